@@ -120,6 +120,7 @@ _CLAIM = "/apis/resource.k8s.io/v1/namespaces/([^/]+)/resourceclaims/([^/]+)"
 _RESERVATION = r"/apis/gpuledger.dev/v1alpha1/namespaces/([^/]+)/gpureservations/([^/]+)"
 _USAGES = "/apis/gpuledger.dev/v1alpha1/gpuusages"
 _WORKLOAD = rf"{_KUEUE}/namespaces/([^/]+)/workloads/([^/]+)"
+_IN = re.compile(r"([^ ,]+) in \(([^)]*)\)")
 _ROUTES = (
     ("GET", rf"{_CARDS}/([^/]+)", Operation.READ_CARD),
     ("POST", _CARDS, Operation.CREATE_CARD),
@@ -501,8 +502,8 @@ class ApiServer:
                 here = [pod for (namespace, _), pod in self.pods.items() if namespace == names[0]]
                 return [pod for pod in here if labels.items() <= pod["metadata"].get("labels", {}).items()]
             case Operation.LIST_USAGES:
-                date = parameters["labelSelector"].partition("=")[2]
-                return [usage for usage in self.usages.values() if usage["spec"]["date"] == date]
+                wanted = {key: set(values.split(",")) for key, values in _IN.findall(parameters["labelSelector"])}
+                return [each for each in self.usages.values() if _has_labels(each, wanted)]
             case Operation.LIST_NODES:
                 return list(self.nodes.values())
             case Operation.LIST_CARDS:
@@ -673,6 +674,11 @@ def _route(method: str, path: str) -> tuple[Operation, tuple[str, ...]]:
         if method == of_route and match:
             return operation, match.groups()
     raise AssertionError(f"no such request: {method} {path}")
+
+
+def _has_labels(found: Json, wanted: Mapping[str, set[str]]) -> bool:
+    labels = found["metadata"]["labels"]
+    return all(labels.get(key) in values for key, values in wanted.items())
 
 
 def _found(objects: Mapping[Any, Json], key: object) -> Json:

@@ -165,6 +165,10 @@ class OperatorParts:
         """Keep what would be an Event of a pod, under a key."""
         self.told_once.append((pod.uid, reason, sentence, key))
 
+    def post_quota_event_once(self, namespace: str, quota: str, reason: str, sentence: str, key: str) -> None:
+        """Keep what would be an Event of a ResourceQuota, under a key."""
+        self.told_once.append((f"{namespace}/{quota}", reason, sentence, key))
+
     def entry(self, card: Card) -> CardEntry:
         """Return a card's line."""
         entry = self.ledger.entry(card.uuid)
@@ -205,6 +209,7 @@ class OperatorParts:
             await self.releaser.worker.idle()
             await self.carrier.worker.idle()
             await self.workflows.failures.worker.idle()
+            await self.workflows.budgets.worker.idle()
             if self._shown == len(self.api.changes):
                 return
 

@@ -49,7 +49,10 @@ class ViewCluster:
             self.history,
             lambda: self.active_elsewhere,
             lambda uid: self.gangs.get(uid, ""),
-            namespaces=lambda: [{"namespace": name, "quota": limits} for name, limits in sorted(self.quotas.items())],
+            namespaces=lambda: [
+                {"namespace": name, "quota": self.quotas.get(name, []), "budgets": self.budgets.get(name, [])}
+                for name in sorted({*self.quotas, *self.budgets})
+            ],
             queues=lambda: list(self.queues),
             grafana_url=grafana_url,
             agents_answers=self.agents_answers,
@@ -60,6 +63,7 @@ class ViewCluster:
         self.gang_reports: dict[str, Json] = {}  # namespace/name -> how far it has come
         self.waiting: list[Json] = []
         self.quotas: dict[str, list[Json]] = {}  # namespace -> its limits
+        self.budgets: dict[str, list[Json]] = {}  # namespace -> its budgets
         self.queues: list[Json] = []
         self.explanations: dict[str, Json] = {}
         self.records: list[Json] = []

@@ -239,6 +239,7 @@ def _measured(workflows: Workflows) -> Measured:
         audits=workflows.audits,
         cards_held=lambda: len(workflows.failures.held),
         today=workflows.accounts.today,
+        budgets=workflows.budgets.all,
         members=workflows.gangs.members,
         workloads_by_state=workflows.queues.check.by_state,
         nodes_asked_for=workflows.growth.nodes.counts,

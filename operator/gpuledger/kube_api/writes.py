@@ -13,7 +13,7 @@ from typing import Any
 
 from gpuledger.formats.custom_resource.reservation import PLURAL
 from gpuledger.formats.custom_resource.stored_card import API_VERSION
-from gpuledger.formats.custom_resource.usage import DATE_LABEL
+from gpuledger.formats.custom_resource.usage import DATE_LABEL, NAMESPACE_LABEL
 from gpuledger.formats.custom_resource.usage import PLURAL as USAGE_PLURAL
 from gpuledger.formats.kubernetes.other import eviction, in_good_order
 from gpuledger.formats.kubernetes.workload import GROUP, OWNER_LABEL
@@ -321,9 +321,12 @@ class UsageRequests:
         """Return a record."""
         return await self._client.request("GET", f"{USAGES}/{name}")
 
-    def usages(self, date: str) -> AsyncIterator[Page]:
-        """Yield the records of one day, page by page."""
-        return self._client.pages(USAGES, {"labelSelector": f"{DATE_LABEL}={date}"})
+    def usages(self, dates: Sequence[str], namespaces: Sequence[str] = ()) -> AsyncIterator[Page]:
+        """Yield the records of some days, of all namespaces or some, page by page."""
+        selector = f"{DATE_LABEL} in ({','.join(dates)})"
+        if namespaces:
+            selector += f",{NAMESPACE_LABEL} in ({','.join(namespaces)})"
+        return self._client.pages(USAGES, {"labelSelector": selector})
 
     async def create_usage(self, body: Json) -> Json:
         """Create a record. Raises Conflict if it exists."""

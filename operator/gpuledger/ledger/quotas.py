@@ -8,7 +8,7 @@ are not limited.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from heapq import nlargest
@@ -58,7 +58,7 @@ class Left:
 
     def takes(self, shape: Shape) -> bool:
         """Take the least that a pod of a shape gets, if that much is left; return whether it was."""
-        more = [limit.counted.of(least(shape, limit.vendor)) for limit, _ in self._left]
+        more = [limit.counted.of(least(shape, limit.vendor or None)) for limit, _ in self._left]
         if any(each and each > left for each, (_, left) in zip(more, self._left, strict=True)):
             return False
         self._left = [(limit, left - each) for each, (limit, left) in zip(more, self._left, strict=True)]
@@ -82,7 +82,7 @@ class Excess:
     @property
     def is_for_ever(self) -> bool:
         """Return whether the limit itself is too low, whatever others use."""
-        return self.asked > self.limit.most
+        return self.asked > self.limit.most and not self.limit.spent
 
     @property
     def left(self) -> int:
@@ -187,6 +187,10 @@ class Quotas:
         """Return the limits of a namespace."""
         return self._limits.get(namespace, ())
 
+    def stated(self, namespace: str) -> Iterator[QuotaLimit]:
+        """Yield the limits of a namespace on what its pods have together: all but budgets that are spent."""
+        return (limit for limit in self.limits(namespace) if not limit.spent)
+
     def limited(self) -> Collection[str]:
         """Return the namespaces that have a limit."""
         return self._limits.keys()
@@ -244,7 +248,7 @@ class Quotas:
             return None
         own = self.own(pod.uid, pod.namespace)
         for limit in limits:
-            more = limit.counted.of(least(shape, limit.vendor)) - _sum(own, limit)
+            more = limit.counted.of(least(shape, limit.vendor or None)) - _sum(own, limit)
             if not limit.model and more > 0 and self.used(pod.namespace, limit) + more > limit.most:
                 return limit
         return None
@@ -416,14 +420,14 @@ def asked_of(limit: QuotaLimit, shape: Shape, cards: Collection[Card] = ()) -> i
     depends = any(demand.memory_mib is None or demand.at_most_card for demand in shape)
     if limit.model or (limit.counted is Counted.MEMORY and depends):
         return 0
-    return limit.counted.of(least(shape, limit.vendor))
+    return limit.counted.of(least(shape, limit.vendor or None))
 
 
 def _least_on(shape: Shape, vendor: str, card: Card) -> Amounts:
     """Return the least that a pod takes if all its cards are like this one."""
     found = NOTHING
     for phase in phases(shape):
-        demands = [shape[each] for each in phase if shape[each].wanted.vendor == vendor]
+        demands = [shape[each] for each in phase if vendor in ("", shape[each].wanted.vendor)]
         found = found.peak(total(each.amounts_on(card.capacity) for each in demands for _ in range(each.cards)))
     return found
 

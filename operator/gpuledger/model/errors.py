@@ -65,7 +65,7 @@ class QuotaExceeded(ShareRefused):
 
     def __init__(self, limit: QuotaLimit) -> None:
         self.limit = limit
-        super().__init__(f"the namespace's quota does not allow it: {limit.key} of ResourceQuota {limit.quota}")
+        super().__init__(f"{limit.refuses('the namespace')}: {limit.key} of ResourceQuota {limit.quota}")
 
 
 class BindFailed(GpuledgerError):  # noqa: N818
@@ -168,6 +168,8 @@ class Reason(StrEnum):
     BAD_REQUEST = "bad-request"
     QUOTA = "quota"
     """The pods of its namespace have what they may have together, or nearly."""
+    BUDGET = "budget"
+    """The card hours that the pods of its namespace may have in this day, week or month are spent."""
     NO_INVENTORY = "no-inventory"
     AGENT_NOT_READY = "agent-not-ready"
     NODE_NOT_STARTING = "node-not-starting"
@@ -287,6 +289,7 @@ ROOM_IS_NO_HELP = frozenset(
     {
         Reason.BAD_REQUEST,
         Reason.QUOTA,
+        Reason.BUDGET,
         Reason.NO_INVENTORY,
         Reason.ONLY_WHOLE_GPUS,
         Reason.OTHER_RESOURCE,
@@ -317,6 +320,14 @@ class EventReason(StrEnum):
     """On a pod: it is evicted, because a card that it holds has failed."""
     STAYS_ON_CARD = "GPUFailureEvictionHeld"
     """On a pod: a card that it holds has failed, and why it is not evicted."""
+    BUDGET_LOW = "GPUBudgetLow"
+    """On a ResourceQuota: most of a budget of it is spent."""
+    BUDGET_SPENT = "GPUBudgetSpent"
+    """On a ResourceQuota: a budget of it is spent, and new pods get no cards."""
+    EVICTED_FOR_BUDGET = "GPUBudgetEviction"
+    """On a pod: it is evicted, because its namespace's budget is spent."""
+    STAYS_BEYOND_BUDGET = "GPUBudgetEvictionHeld"
+    """On a pod: the same, and why it is not evicted."""
     EVICTED_FOR_OLDER = "GPUConflictEviction"
     """On a pod: it is evicted from a card on which there is no room for all pods that use it."""
     STAYS_BESIDE_OLDER = "GPUConflictEvictionHeld"

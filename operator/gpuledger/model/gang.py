@@ -172,11 +172,18 @@ class QuotaLimit:
     counted: Counted
     most: int
     vendor: str
+    """Empty: of all vendors."""
     model: str = ""
     """Only shares of cards whose model has this in its name, compared without case and with dashes for spaces; empty:
     of all of the vendor."""
     unit: int = 1
     """How many MiB, percent or slots one of the key's numbers is."""
+    spent: str = ""
+    """Of a budget that is spent, as a sentence says it: the namespace gets nothing more until its period is over."""
+
+    def refuses(self, whose: str) -> str:
+        """Return the beginning of a sentence that says what is in the way."""
+        return f"{whose}'s budget does not allow it" if self.spent else f"{whose}'s quota does not allow it"
 
     def as_stated(self, amount: int) -> int:
         """Return an amount in the key's own numbers, rounded up."""
@@ -184,7 +191,7 @@ class QuotaLimit:
 
     def counts(self, vendor: str, model: str) -> bool:
         """Return whether shares of cards of this kind count."""
-        return vendor == self.vendor and (not self.model or dashed(self.model) in dashed(model))
+        return self.vendor in ("", vendor) and (not self.model or dashed(self.model) in dashed(model))
 
 
 Kind = tuple[str, str]

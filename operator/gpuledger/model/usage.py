@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime, timedelta
+from enum import StrEnum
 from typing import Final
 
 MILLION: Final = 1_000_000
 """Parts of a card that an account counts."""
+
+MS_PER_HOUR: Final = 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,3 +87,45 @@ class Held:
 def total_of(record: Mapping[Line, Held]) -> Held:
     """Return the sum over the lines of a record."""
     return sum(record.values(), Held())
+
+
+class Period(StrEnum):
+    """For how long a budget is."""
+
+    DAY = "day"
+    WEEK = "week"
+    """From Monday on."""
+    MONTH = "month"
+    """Of the calendar."""
+
+    def begin(self, day: date) -> date:
+        """Return the first day of the period that a day is in."""
+        if self is Period.WEEK:
+            return day - timedelta(days=day.weekday())
+        return day.replace(day=1) if self is Period.MONTH else day
+
+    def end(self, day: date) -> date:
+        """Return the first day after the period that a day is in."""
+        after = self.begin(day) + timedelta(days=self.days)
+        return after.replace(day=1) if self is Period.MONTH else after
+
+    @property
+    def days(self) -> int:
+        """Return how many days it has at most."""
+        return {Period.DAY: 1, Period.WEEK: 7, Period.MONTH: 31}[self]
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How much time of cards the pods of a namespace may have in each period."""
+
+    quota: str
+    """The name of the ResourceQuota that states it."""
+    key: str
+    """The key of its `spec.hard`."""
+    period: Period
+    card_hours: int
+    model: str = ""
+    """As in QuotaLimit: only cards of such a model count; empty: all do."""
+    evicts: bool = False
+    """Whether running pods have to leave when it is spent."""

@@ -18,6 +18,9 @@ from gpuledger.placement.policy import Preference, StepBudget
 
 def over_quota(limit: QuotaLimit, asked: int = 0) -> Refusal:
     """Return the refusal of a pod or gang that asks for so much, with which its namespace would exceed a limit."""
+    if limit.spent:
+        where = f"{limit.key} of ResourceQuota {limit.quota}"
+        return Refusal(Reason.BUDGET, f"the pod's namespace has a budget: {limit.spent} ({where})", limit)
     text = f"the quota of the pod's namespace does not allow it: {limit.key} of ResourceQuota {limit.quota}"
     if Excess(limit, asked).is_for_ever:
         text += f" is {limit.as_stated(limit.most):,} in all, and it asks for {limit.as_stated(asked):,}"

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from typing import Final
 
-from gpuledger.formats.custom_resource.usage import HELD_AMOUNTS, MS_PER_HOUR
+from gpuledger.formats.custom_resource.usage import HELD_AMOUNTS
 from gpuledger.model.errors import BadInput
 from gpuledger.model.json_object import Json
-from gpuledger.model.usage import Held
+from gpuledger.model.usage import MS_PER_HOUR, Held
 
 AMOUNTS: Final = tuple(HELD_AMOUNTS.values())
 

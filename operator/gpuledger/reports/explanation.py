@@ -24,7 +24,7 @@ from gpuledger.ledger.quotas import Excess
 from gpuledger.model.card import Card, why_not_chosen
 from gpuledger.model.clock import rfc3339
 from gpuledger.model.errors import BadInput, CardVerdict, NodeVerdict, Reason, Refusal
-from gpuledger.model.gang import Counted, GangName, GangStage, GangWay
+from gpuledger.model.gang import Counted, GangName, GangStage, GangWay, QuotaLimit
 from gpuledger.model.json_object import Json, JsonMapping
 from gpuledger.model.request import Demand, JoinedClaim, PodRequest
 from gpuledger.model.share import Holder, Pod
@@ -312,11 +312,15 @@ def _card(verdict: CardVerdict) -> Json:
 
 
 def main_reason(
-    nodes: Sequence[NodeVerdict], refused_by_scheduler: bool, over_quota: bool, gang: GangProgress | None
+    nodes: Sequence[NodeVerdict], refused_by_scheduler: bool, limit: QuotaLimit | None, gang: GangProgress | None
 ) -> str:
     """Return why a pod waits in a word: the reason that most nodes give, the nearest ones first among equals."""
-    if refused_by_scheduler or over_quota or gang:
-        return (Reason.KUBE_SCHEDULER if refused_by_scheduler else Reason.QUOTA if over_quota else Reason.GANG).value
+    if refused_by_scheduler:
+        return Reason.KUBE_SCHEDULER.value
+    if limit:
+        return (Reason.BUDGET if limit.spent else Reason.QUOTA).value
+    if gang:
+        return Reason.GANG.value
     reasons = Counter(node.reason.value for node in nodes if node.reason and not node.refused_by_scheduler)
     return max(reasons, key=reasons.__getitem__, default=State.WAITING.value)
 
@@ -607,6 +611,7 @@ def quota_json(excess: Excess) -> Json:
         "left": excess.left,
         "beingReleased": excess.releasing,
         "never": excess.is_for_ever,
+        "spent": limit.spent or None,
         "largest": [{"pod": pod.name, "amount": amount} for pod, amount in excess.largest],
     }
 
@@ -616,6 +621,8 @@ def quota_text(namespace: str, excess: Excess) -> str:
     limit = excess.limit
     unit = UNITS[limit.counted] + (f" of {limit.model} cards" if limit.model else "")
     where = f"{limit.key} of ResourceQuota {limit.quota}"
+    if limit.spent:
+        return f"namespace {namespace} has a budget, and {limit.spent} ({where})"
     if excess.is_for_ever:
         return (
             f"asks for {excess.asked:,} {unit}, more than namespace {namespace} may have in all ({where}): "

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.inspection import offers_without_cards
+from gpuledger.formats.kubernetes.budgets import budgets_of, shown_as_spent
 from gpuledger.formats.kubernetes.constraints import (
     NodeRules,
     PodRules,
@@ -174,6 +175,9 @@ class ObjectCluster:
         limits: dict[str, list[QuotaLimit]] = {}
         for given in quotas:
             found, problems = limits_of(given.content, self._dialects)
+            budgets, no_budgets = budgets_of(given.content)
+            found += shown_as_spent(given.content, budgets)
+            problems += no_budgets
             self.problems += [Remark(given.file, given.name, f"spec.hard, {problem}") for problem in problems]
             limits.setdefault(given.content["metadata"]["namespace"], []).extend(found)
         for namespace, each in limits.items():

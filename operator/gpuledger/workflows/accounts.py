@@ -27,7 +27,7 @@ from attrs import define
 from gpuledger.formats.custom_resource.usage import Record, RecordName, new_record, record, record_name, record_patch
 from gpuledger.ledger.entry import CardEntry
 from gpuledger.ledger.usage import add_up, lines_of
-from gpuledger.model.clock import BoundedMap
+from gpuledger.model.clock import BoundedMap, Listeners
 from gpuledger.model.errors import Conflict, NotFound
 from gpuledger.model.share import StoredCard
 from gpuledger.model.usage import EndedShare
@@ -91,6 +91,8 @@ class Accounts(Component):
         self._today_read = ""  # the day of which all of them are known
         self._kept_from = ""  # the records of earlier days have been deleted
         self._turns = asyncio.Semaphore(REQUESTS_AT_ONCE)
+        self.on_record = Listeners[[Record]]()
+        """Called with each record as it was read or written."""
         self.worker = KeyedWorker(self._work, 1, self._may_write)
         self._journal.charge_by(self._now)
 
@@ -134,13 +136,14 @@ class Accounts(Component):
         if now is None:
             return
         async with self._turns:
-            async for page in self._store.usages(f"{now:%Y-%m-%d}"):
+            async for page in self._store.usages([f"{now:%Y-%m-%d}"]):
                 for each in map(record, page):
-                    self._note_today(each)
+                    self._note(each)
         self._today_read = f"{now:%Y-%m-%d}"
 
-    def _note_today(self, found: Record) -> None:
+    def _note(self, found: Record) -> None:
         """Keep the lines of a record that are of its own day, unless a newer version is known."""
+        self.on_record(found)
         known = self._today.get(found.name)
         if known is None or known.version < found.version:
             lines = {line: held for line, held in found.lines.items() if line.day == found.name.date}
@@ -244,7 +247,7 @@ class Accounts(Component):
             known = record(await self._store.patch_usage_status(str(known.name), patch))
             self._counts.usage_entered.inc(len(new))
         self._records.note(known.name, known)
-        self._note_today(known)
+        self._note(known)
         of_card: defaultdict[str, set[str]] = defaultdict(set)
         for key, (_, card) in listed.items():
             of_card[card.uuid].add(key)

@@ -23,6 +23,7 @@ from typing import Final, NamedTuple
 
 from attrs import define
 
+from gpuledger.formats.kubernetes.budgets import budgets_of, hours_shown
 from gpuledger.formats.kubernetes.other import limits_of, used_of
 from gpuledger.kube_api.watch import Listed, forgetting
 from gpuledger.ledger.book import Ledger
@@ -33,6 +34,7 @@ from gpuledger.model.gang import QuotaLimit
 from gpuledger.model.json_object import Json
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Placement, Pod
+from gpuledger.model.usage import Budget
 from gpuledger.placement.choose import Choice, Chooser
 from gpuledger.placement.explain import over_quota
 from gpuledger.workflows.context import Component
@@ -49,7 +51,8 @@ class KnownQuota(NamedTuple):
     limits: tuple[QuotaLimit, ...]
     problems: tuple[str, ...]
     used: Mapping[str, int]
-    """What its status says is used of these limits, by their keys."""
+    """What its status says is used of these limits and budgets, by their keys."""
+    budgets: tuple[Budget, ...] = ()
 
 
 @define(eq=False, slots=False)
@@ -60,6 +63,9 @@ class NamespaceQuotas(Component):
         self._quotas = self._ledger.quotas
         self._known: dict[str, KnownQuota] = {}  # UID -> what it says
         self._of_namespace: dict[str, set[str]] = {}  # namespace -> UIDs of its quotas
+        self._spent: dict[str, Collection[QuotaLimit]] = {}  # namespace -> its budgets that are spent, as limits
+        self.on_budgets = Listeners[[str]]()
+        """Called with a namespace that has other budgets than before."""
         self.on_seen = Listeners[[str]]()
         """Called with the UID of a quota that the API server has in another version than before."""
 
@@ -71,21 +77,26 @@ class NamespaceQuotas(Component):
             self._forget(uid)
             return
         limits, problems = limits_of(quota, self._formats.dialects)
+        budgets, no_budgets = budgets_of(quota, self._settings.usage_kept_days)
+        problems += no_budgets
         before = self._known.get(uid)
-        known = KnownQuota(namespace, name, tuple(limits), tuple(problems), used_of(quota, limits))
+        used = used_of(quota, limits) | hours_shown(quota, budgets)
+        known = KnownQuota(namespace, name, tuple(limits), tuple(problems), used, tuple(budgets))
         if before == known:
             return
         for problem in problems:
             if before is None or problem not in before.problems:
                 self._counts.bad_input.labels("resourcequota").inc()
                 logger.error("resourcequota %s/%s, spec.hard, %s; it limits nothing", namespace, name, problem)
-        if not limits and not problems:
+        if not limits and not budgets and not problems:
             self._forget(uid)
             return
         self._known[uid] = known
         self._of_namespace.setdefault(namespace, set()).add(uid)
         if before is None or before.limits != known.limits:
             self._tell(namespace)
+        if known.budgets != (before.budgets if before else ()):
+            self.on_budgets(namespace)
         self.on_seen(uid)
 
     def find(self, uid: str) -> KnownQuota | None:
@@ -103,6 +114,29 @@ class NamespaceQuotas(Component):
     def listing(self) -> Listed:
         """Note what is known; return what forgets those that are not in the list read since."""
         return forgetting(self._known, self._forget)
+
+    def with_budgets(self) -> Collection[str]:
+        """Return the namespaces that have a budget."""
+        return {each.namespace for each in self._known.values() if each.budgets}
+
+    def budgets(self, namespace: str) -> tuple[Budget, ...]:
+        """Return the budgets of a namespace."""
+        uids = self._of_namespace.get(namespace)
+        return tuple(budget for uid in sorted(uids) for budget in self._known[uid].budgets) if uids else ()
+
+    def spent(self, namespace: str) -> Collection[QuotaLimit]:
+        """Return those budgets of a namespace that are spent, as limits."""
+        return self._spent.get(namespace, ())
+
+    def set_spent(self, namespace: str, limits: Collection[QuotaLimit]) -> None:
+        """Note which budgets of a namespace are spent, as limits, in place of those before."""
+        if list(limits) == list(self.spent(namespace)):
+            return
+        if limits:
+            self._spent[namespace] = limits
+        else:
+            del self._spent[namespace]
+        self._tell(namespace)
 
     def observe_pending(self, pod: Json) -> None:
         """See Follower: what is on hold for a pod counts for its namespace."""
@@ -125,10 +159,13 @@ class NamespaceQuotas(Component):
         if not uids:
             del self._of_namespace[known.namespace]
         self._tell(known.namespace)
+        if known.budgets:
+            self.on_budgets(known.namespace)
 
     def _tell(self, namespace: str) -> None:
         known = sorted((self._known[uid] for uid in self._of_namespace.get(namespace, ())), key=lambda each: each.name)
-        self._quotas.set_limits(namespace, [limit for each in known for limit in each.limits])
+        limits = [limit for each in known for limit in each.limits]
+        self._quotas.set_limits(namespace, [*limits, *self._spent.get(namespace, ())])
 
 
 class QuotaGate:
@@ -180,6 +217,8 @@ class QuotaStatusWriter(Component):
 
     _quotas: NamespaceQuotas
     _may_write: Callable[[], bool]
+    _hours_shown: Callable[[str], Mapping[Budget, int]]
+    """Returns the spent hours of a namespace's budgets, as far as these are known."""
 
     def __attrs_post_init__(self) -> None:
         self._sums = self._ledger.quotas
@@ -189,7 +228,7 @@ class QuotaStatusWriter(Component):
         self.writes = 0
         """How often a status was written so far."""
         self.worker = KeyedWorker(self._bring_up_to_date, 1, self._may_write)
-        self._sums.on_change.append(self._sum_has_changed)
+        self._sums.on_change.append(self.look_at)
         self._quotas.on_seen.append(lambda uid: self._look_soon((uid,)))
 
     def look_again(self) -> None:
@@ -200,7 +239,8 @@ class QuotaStatusWriter(Component):
         """Write no more."""
         await self.worker.stop()
 
-    def _sum_has_changed(self, namespace: str) -> None:
+    def look_at(self, namespace: str) -> None:
+        """Look soon whether something else is used of a namespace's quotas than their status shows."""
         self._look_soon(self._quotas.of_namespace(namespace))
 
     def _look_soon(self, uids: Iterable[str]) -> None:
@@ -218,6 +258,8 @@ class QuotaStatusWriter(Component):
     def _not_shown(self, known: KnownQuota) -> dict[str, str]:
         """Return what is used of the keys of which the status says something else."""
         used = {each.key: each.as_stated(self._sums.used(known.namespace, each)) for each in known.limits}
+        hours = self._hours_shown(known.namespace) if known.budgets else {}
+        used |= {each.key: hours[each] for each in known.budgets if each in hours}
         return {key: str(amount) for key, amount in used.items() if known.used.get(key) != amount}
 
     async def _bring_up_to_date(self, uid: str) -> None:

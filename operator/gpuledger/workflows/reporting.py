@@ -18,7 +18,7 @@ from typing import Any, Final
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from gpuledger.formats.dialects.unsupported import WarningKind
-from gpuledger.formats.kubernetes.other import named_once, node_event, pod_event
+from gpuledger.formats.kubernetes.other import named_once, node_event, pod_event, quota_event_once
 from gpuledger.kube_api.writes import KubeWrites
 from gpuledger.model.clock import Clock
 from gpuledger.model.errors import ApiError, Conflict, EventReason, Reason
@@ -76,6 +76,7 @@ class Counts:
         self.conflict_evictions = counter(
             "conflict_evictions", "Pods evicted from cards that have no room for all theirs"
         )
+        self.budget_evictions = counter("budget_evictions", "Pods evicted as the budget of their namespace was spent")
         self.plugin_late = counter("plugin_late", "Pods that HAMi's or Volcano's device plugin did not find in time")
         self.binds = counter("binds", "Bind requests by outcome", ["outcome"])
         _begin(self.binds, ("bound", "failed", "late"))
@@ -167,6 +168,10 @@ class EventRecorder:
     def post_pod_event_once(self, pod: Pod, reason: EventReason, sentence: str, key: str) -> None:
         """Warn about a pod, unless it was warned under this key before."""
         self._post(named_once(pod_event(pod, True, reason, sentence, self._clock.wall()), pod, key))
+
+    def post_quota_event_once(self, namespace: str, quota: str, reason: EventReason, sentence: str, key: str) -> None:
+        """Warn about a ResourceQuota, unless that was done under this key before."""
+        self._post(quota_event_once(namespace, quota, reason, sentence, self._clock.wall(), key))
 
     def _post(self, event: dict[str, Any]) -> None:
         task = asyncio.create_task(self._create(event))

@@ -10,6 +10,7 @@ from gpuledger.workflows.accounts import Accounts
 from gpuledger.workflows.audit_runs import AuditRuns
 from gpuledger.workflows.binding.bind_pod import PodBinder
 from gpuledger.workflows.binding.device_plugin_queue import DevicePluginQueue
+from gpuledger.workflows.budgets import Budgets
 from gpuledger.workflows.card_evictions import Evictions
 from gpuledger.workflows.conflicts import ConflictingShares
 from gpuledger.workflows.context import Context
@@ -73,6 +74,7 @@ class Workflows:
     reservations: Reservations
     growth: GrowthParts
     accounts: Accounts
+    budgets: Budgets
     audits: AuditRuns = field(default_factory=AuditRuns)
 
     def may_write(self) -> bool:
@@ -113,12 +115,15 @@ def connect(c: Context) -> Workflows:
     growth = GrowthParts(c, WhoWaits(waiting, gangs.members, reservations), queues, inventory, may_write, preemption)
     explainer, refused = Explainer(c, waiting, gangs, queues, nodes, growth.nodes), RefusedByScheduler(c)
     conditions, evictions = PodConditionWriter(c, explainer.pods), Evictions(c, lives, preemption.together)
+    budgets = Budgets(c, quotas, accounts, evictions, may_write)
+    quota_status = QuotaStatusWriter(c, quotas, may_write, budgets.hours_shown)
+    budgets.on_change.append(quota_status.look_at)
     failures, conflicts = FailedCards(c, agents, evictions), ConflictingShares(c, lives, evictions)
     followers = (
         *(claims.book, turns, lives, learner, gangs.members, queues.pods, releaser, starts, conditions),
         *(failures, conflicts, placer, placer.costly, preemption, preemption.executor, PodWarner(c), quotas, refused),
         *(seats.takers, ahead, queues.nodes, *growth.followers, inventory, ends, adopter, seats.store),
-        *(reservations.status, NodeKeeper(c, may_write), accounts),
+        *(reservations.status, NodeKeeper(c, may_write), accounts, budgets),
     )
     observer = ClusterObserver(c, followers, inventory, adopter, starts, placer, waiting, gangs.members)
     return Workflows(
@@ -151,5 +156,6 @@ def connect(c: Context) -> Workflows:
         accounts=accounts,
         seats=seats,
         reservations=reservations,
-        quota_status=QuotaStatusWriter(c, quotas, may_write),
+        quota_status=quota_status,
+        budgets=budgets,
     )

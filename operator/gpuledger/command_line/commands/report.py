@@ -13,11 +13,12 @@ from gpuledger.command_line.cluster_access import ClusterAccess
 from gpuledger.command_line.options import Common, common_options
 from gpuledger.command_line.output import all_cards, utc_now
 from gpuledger.formats.custom_resource.stored_card import stored_card
-from gpuledger.formats.custom_resource.usage import DATE_LABEL, MS_PER_HOUR, NAMESPACE_LABEL, line_json
+from gpuledger.formats.custom_resource.usage import DATE_LABEL, NAMESPACE_LABEL, line_json
 from gpuledger.ledger.usage import ended_share, lines_of
 from gpuledger.model.errors import BadInput, Denied, NotFound
 from gpuledger.model.json_object import Json
 from gpuledger.model.share import StoredCard
+from gpuledger.model.usage import MS_PER_HOUR
 from gpuledger.reports.account import (
     WAYS,
     Account,

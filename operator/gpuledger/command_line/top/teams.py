@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from gpuledger.command_line.cluster_access import ClusterAccess
 from gpuledger.command_line.output import FROM_MEMORY, NoLedger, Screen, begin_cards, uncollected, utc_now, write
@@ -19,6 +20,7 @@ from gpuledger.command_line.top import SORTS
 from gpuledger.command_line.top.rows import MIB_PER_GIB, Line
 from gpuledger.formats.custom_resource.stored_card import amounts_json, stored_card
 from gpuledger.formats.dialects.vocabulary import HAMI, KOORDINATOR, VOLCANO, VOLCANO_CLASSIC, Dialects
+from gpuledger.formats.kubernetes.budgets import budgets_of, hours_shown
 from gpuledger.formats.kubernetes.other import ALLOCATED, condition_of, limits_of, used_of
 from gpuledger.formats.kubernetes.workload import (
     CLUSTER_QUEUE_LABEL,
@@ -34,8 +36,11 @@ from gpuledger.model.card import NOTHING, Amounts
 from gpuledger.model.errors import Denied, NotFound, Unreachable
 from gpuledger.model.gang import Counted, Kind, QuotaLimit, kind_of
 from gpuledger.model.json_object import Json
+from gpuledger.model.usage import Budget
 from gpuledger.reports.cards import CardReport, report_of_stored
 from gpuledger.reports.tables import Cell, Column, Terminal, table
+
+NO_BUDGETS: Mapping[str, Sequence[tuple[Budget, int | None]]] = MappingProxyType({})
 
 NO_QUEUE = "-"
 """Name of the row with the pods that are in no queue."""
@@ -91,6 +96,8 @@ class NamespaceRow:
     """Pods without a node; None if pods can't be read."""
     said: Mapping[QuotaLimit, int] = field(default_factory=dict)
     """How much counts for limits by the status of their ResourceQuotas, where the ledger can't be read."""
+    budgets: Sequence[tuple[Budget, int | None]] = ()
+    """Each with the card hours that its ResourceQuota's status shows as spent; None where it shows none yet."""
 
     def tightest(self, counted: Counted) -> int | None:
         """Return the least that the namespace may have of this, of all cards together; None if no limit says it."""
@@ -109,7 +116,17 @@ class NamespaceRow:
                 {"resourceQuota": each.quota, "key": each.key, "used": self.of(each), "limit": each.most}
                 for each in self.limits
             ]
-        return {"namespace": self.name, **self.held.json(), "quota": quota, "waiting": self.waiting}
+        budgets = [
+            {"resourceQuota": each.quota, "key": each.key, "cardHours": each.card_hours, "spentCardHours": hours}
+            for each, hours in self.budgets
+        ]
+        return {
+            "namespace": self.name,
+            **self.held.json(),
+            "quota": quota,
+            "budgets": budgets,
+            "waiting": self.waiting,
+        }
 
 
 def namespace_rows(
@@ -117,8 +134,9 @@ def namespace_rows(
     limits: Mapping[str, Sequence[QuotaLimit]] | None,
     waiting: Mapping[str, int] | None,
     sort: str | None = None,
+    budgets: Mapping[str, Sequence[tuple[Budget, int | None]]] = NO_BUDGETS,
 ) -> list[NamespaceRow]:
-    """Return a row for each namespace whose pods hold cards or wait for some, or that has a quota."""
+    """Return a row for each namespace whose pods hold cards or wait for some, or that has a quota or a budget."""
     held = held_by(reports, None)
     rows = [
         NamespaceRow(
@@ -126,14 +144,16 @@ def namespace_rows(
             held.get(name, Held()),
             None if limits is None else limits.get(name, ()),
             None if waiting is None else waiting.get(name, 0),
+            budgets=budgets.get(name, ()),
         )
-        for name in sorted({*held, *(limits or ()), *(waiting or ())})
+        for name in sorted({*held, *(limits or ()), *(waiting or ()), *budgets})
     ]
     return sorted(rows, key=lambda row: SORTS[sort](row.held.line(row.name))) if sort in SORTS else rows
 
 
 def namespace_table(rows: Sequence[NamespaceRow], terminal: Terminal, wide: bool = False) -> list[str]:
     """Return the table of namespaces; with `wide`, memory in MiB, and each limit."""
+    has_budgets = any(row.budgets for row in rows)
     columns = [
         Column("NAMESPACE"),
         Column("PODS", right=True, spare=2),
@@ -141,12 +161,13 @@ def namespace_table(rows: Sequence[NamespaceRow], terminal: Terminal, wide: bool
         Column("MIB" if wide else "GIB", right=True),
         Column("CORES %", right=True),
         Column("WAITING", right=True),
+        *([Column("CARD-HOURS", spare=4)] if has_budgets else []),
         *([Column("CARDS", right=True, spare=8), Column("QUOTA", spare=8)] if wide else []),
     ]
-    return table(terminal, columns, [_namespace_row(row, wide) for row in rows])
+    return table(terminal, columns, [_namespace_row(row, has_budgets, wide) for row in rows])
 
 
-def _namespace_row(row: NamespaceRow, wide: bool) -> list[Cell]:
+def _namespace_row(row: NamespaceRow, has_budgets: bool, wide: bool) -> list[Cell]:
     used = row.held.amounts
     return [
         row.name,
@@ -155,8 +176,18 @@ def _namespace_row(row: NamespaceRow, wide: bool) -> list[Cell]:
         _memory(used.memory_mib, row.tightest(Counted.MEMORY), wide),
         _of(used.cores, row.tightest(Counted.CORES)),
         _waiting(row.waiting),
+        *([_budget(row.budgets)] if has_budgets else []),
         *([str(len(row.held.cards)), _limits(row)] if wide else []),
     ]
+
+
+def _budget(budgets: Sequence[tuple[Budget, int | None]]) -> Cell:
+    """Return of which budget the largest part is spent: "450/500 a month"."""
+    if not budgets:
+        return ""
+    budget, hours = max(budgets, key=lambda each: (each[1] or 0) / max(each[0].card_hours, 1))
+    text = f"{UNKNOWN if hours is None else hours}/{budget.card_hours} a {budget.period}"
+    return ((text, "red" if hours is not None and hours >= budget.card_hours else ""),)
 
 
 def _limits(row: NamespaceRow) -> str:
@@ -286,8 +317,10 @@ class Teams:
                 except (Denied, NotFound):
                     raise error from None
                 return
-            limits, pods = self._limits(quotas), self._read(waiting, "pods")
-            rows = namespace_rows(reports, limits, None if pods is None else _waiting_pods(pods), sort)
+            objects, pods = self._read(quotas, "resourcequotas"), self._read(waiting, "pods")
+            limits = None if objects is None else _limits_of(objects)
+            of_pods = None if pods is None else _waiting_pods(pods)
+            rows = namespace_rows(reports, limits, of_pods, sort, _budgets_of(objects or ()))
             self._namespaces = [row for row in rows if namespace in ("", row.name)]
         else:
             queues = cluster.begin(CLUSTER_QUEUES)
@@ -311,12 +344,13 @@ class Teams:
                 held.amounts += Amounts(share["memoryMiB"], share["cores"], share["number"])
                 held.cards.add(share["card"])
         said: dict[QuotaLimit, int] = {}
-        for quota in self._read(quotas, "resourcequotas") or ():
+        objects = self._read(quotas, "resourcequotas") or ()
+        for quota in objects:
             limits, _ = limits_of(quota, WORDS)
             used = used_of(quota, limits)
             said |= {limit: used.get(limit.key, 0) * limit.unit for limit in limits}
         self.notes.append(HINT)
-        return NamespaceRow(namespace, held, tuple(said), waiting, said)
+        return NamespaceRow(namespace, held, tuple(said), waiting, said, _budgets_of(objects).get(namespace, ()))
 
     def json(self) -> Json:
         """Return the data of `-o json`."""
@@ -340,17 +374,27 @@ class Teams:
             self.notes.append(f"This cluster has no {what}: what they say is left out.")
         return None
 
-    def _limits(self, coming: Iterable[Json]) -> dict[str, Sequence[QuotaLimit]] | None:
-        quotas = self._read(coming, "resourcequotas")
-        if quotas is None:
-            return None
-        found: dict[str, Sequence[QuotaLimit]] = {}
-        for quota in quotas:
-            limits, _ = limits_of(quota, WORDS)
-            if limits:
-                namespace = str(quota["metadata"]["namespace"])
-                found[namespace] = (*found.get(namespace, ()), *limits)
-        return found
+
+def _limits_of(quotas: Iterable[Json]) -> dict[str, Sequence[QuotaLimit]]:
+    found: dict[str, Sequence[QuotaLimit]] = {}
+    for quota in quotas:
+        limits, _ = limits_of(quota, WORDS)
+        if limits:
+            namespace = str(quota["metadata"]["namespace"])
+            found[namespace] = (*found.get(namespace, ()), *limits)
+    return found
+
+
+def _budgets_of(quotas: Iterable[Json]) -> dict[str, Sequence[tuple[Budget, int | None]]]:
+    """Return the budgets of each namespace, with the hours that are shown as spent."""
+    found: dict[str, Sequence[tuple[Budget, int | None]]] = {}
+    for quota in quotas:
+        budgets, _ = budgets_of(quota)
+        shown = hours_shown(quota, budgets)
+        if budgets:
+            namespace = str(quota["metadata"]["namespace"])
+            found[namespace] = (*found.get(namespace, ()), *((each, shown.get(each.key)) for each in budgets))
+    return found
 
 
 def _in(namespace: str, path: str) -> str:

@@ -223,7 +223,7 @@ class CompatibleQuotas(Collector):
 
     def _lowest(self, namespace: str) -> list[QuotaLimit]:
         found: dict[str, QuotaLimit] = {}  # key -> the limit that is reached first
-        for limit in self._quotas.limits(namespace):
+        for limit in self._quotas.stated(namespace):
             known = found.get(limit.key)
             if known is None or limit.most < known.most:
                 found[limit.key] = limit

@@ -36,8 +36,10 @@ from gpuledger.controller.telemetry.card_metrics import CARD_SHEETS, POD_SHEET, 
 from gpuledger.controller.telemetry.compatible import COMPATIBLE, CompatibleQuotas
 from gpuledger.controller.telemetry.usage_metrics import Shown, UsageTime
 from gpuledger.ledger.book import Ledger
+from gpuledger.ledger.budgets import Spending
 from gpuledger.model.errors import Reason
 from gpuledger.model.failure import FaultClass
+from gpuledger.model.usage import MS_PER_HOUR
 from gpuledger.placement.choose import Chooser
 from gpuledger.workflows.accounts import Today
 from gpuledger.workflows.audit_runs import AuditRuns
@@ -75,6 +77,8 @@ class Measured:
     """Template of nodes -> how many are wanted, and how many stand-ins there are."""
     today: Callable[[], Today | None] = lambda: None
     """Returns what has been held today and is in records."""
+    budgets: Callable[[], Iterable[tuple[str, Spending]]] = tuple
+    """Returns namespaces with what is spent of their budgets."""
     cards_held: Callable[[], int] = lambda: 0
     """How many cards have failed whose pods stay, as too many have failed at once."""
 
@@ -92,6 +96,7 @@ class ProcessMetrics(Collector):
         yield from self._who_waits()
         yield from self._failures()
         yield from self._quotas()
+        yield from self._budgets()
         yield self._workloads()
         yield from self._growth()
         yield from self._audits()
@@ -139,11 +144,23 @@ class ProcessMetrics(Collector):
         text = "What the namespace's pods have of that, holds included"
         used = GaugeMetricFamily("gpuledger_namespace_quota_used", text, labels=labels)
         for namespace in sorted(quotas.limited()):
-            for each in quotas.limits(namespace):
+            for each in quotas.stated(namespace):
                 limit.add_metric([namespace, each.quota, each.key], each.most)
                 used.add_metric([namespace, each.quota, each.key], quotas.used(namespace, each))
         yield limit
         yield used
+
+    def _budgets(self) -> Iterator[Metric]:
+        labels = ["namespace", "quota", "key"]
+        text = "Card hours that a budget has for each of its periods"
+        most = GaugeMetricFamily("gpuledger_namespace_budget_card_hours", text, labels=labels)
+        text = "Card hours of a budget that are spent since its period began"
+        spent = GaugeMetricFamily("gpuledger_namespace_budget_spent_card_hours", text, labels=labels)
+        for namespace, each in self._measured.budgets():
+            most.add_metric([namespace, each.budget.quota, each.budget.key], each.budget.card_hours)
+            spent.add_metric([namespace, each.budget.quota, each.budget.key], each.spent_ms / MS_PER_HOUR)
+        yield most
+        yield spent
 
     def _workloads(self) -> Metric:
         text = (

@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -27,6 +27,7 @@ from gpuledger.formats.kubernetes.node import AgentPod, host_of
 from gpuledger.formats.node_usage import LONGEST_ANSWER_BYTES, read_node_usage
 from gpuledger.kube_api.client import read_at_most
 from gpuledger.ledger.book import ChangeLog, Ledger
+from gpuledger.ledger.budgets import Spending
 from gpuledger.ledger.quotas import Quotas
 from gpuledger.model.clock import BoundedMap
 from gpuledger.model.errors import AnswerTooLong, BadInput, NotFound
@@ -240,7 +241,7 @@ def operators_source(workflows: Workflows) -> LedgerSource:
         history=history,
         active_elsewhere=workflows.context.leadership.active_elsewhere,
         gang_of=workflows.gangs.members.name_of,
-        namespaces=partial(_limited, ledger.quotas),
+        namespaces=partial(_limited, ledger.quotas, workflows.budgets.all),
         queues=lambda: (state.json() for state in workflows.queues.objects.states()),
         growth=lambda: (each.json() for each in workflows.growth.nodes.wanted()),
         grafana_url=workflows.context.settings.grafana_url,
@@ -252,8 +253,11 @@ AMOUNT_NAMES = {Counted.MEMORY: "memoryMiB", Counted.CORES: "cores", Counted.SLO
 """What a limit counts, by the name that cards and shares have for it in JSON."""
 
 
-def _limited(quotas: Quotas) -> Iterator[Json]:
-    for namespace in sorted(quotas.limited()):
+def _limited(quotas: Quotas, budgets: Callable[[], Iterable[tuple[str, Spending]]]) -> Iterator[Json]:
+    spent: defaultdict[str, list[Spending]] = defaultdict(list)
+    for namespace, each in budgets():
+        spent[namespace].append(each)
+    for namespace in sorted({*quotas.limited(), *spent}):
         yield {
             "namespace": namespace,
             "quota": [
@@ -265,7 +269,17 @@ def _limited(quotas: Quotas) -> Iterator[Json]:
                     "model": limit.model or None,
                     "limit": limit.most,
                 }
-                for limit in quotas.limits(namespace)
+                for limit in quotas.stated(namespace)
+            ],
+            "budgets": [
+                {
+                    "resourceQuota": each.budget.quota,
+                    "key": each.budget.key,
+                    "cardHours": each.budget.card_hours,
+                    "spentCardHours": each.hours_shown,
+                    "until": each.end.isoformat(),
+                }
+                for each in spent[namespace]
             ],
         }
 

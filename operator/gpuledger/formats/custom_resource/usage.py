@@ -14,7 +14,7 @@ from typing import Any, Final
 from gpuledger.formats.custom_resource.stored_card import API_VERSION
 from gpuledger.model.errors import BadInput
 from gpuledger.model.json_object import Json, JsonMapping
-from gpuledger.model.usage import Held, Line, total_of
+from gpuledger.model.usage import MS_PER_HOUR, Held, Line, total_of
 
 KIND: Final = "GPUUsage"
 PLURAL: Final = "gpuusages"
@@ -22,7 +22,6 @@ PLURAL: Final = "gpuusages"
 NAMESPACE_LABEL: Final = "gpuledger.dev/namespace"
 DATE_LABEL: Final = "gpuledger.dev/date"
 
-MS_PER_HOUR: Final = 3_600_000
 
 LINE_WORDS: Final = {
     "day": "day",

@@ -284,6 +284,13 @@ def node_event_once(node_name: str, reason: str, sentence: str, now: datetime, k
     return event | {"metadata": {"name": _name(node_name, f"{node_name}/{reason}/{key}"), "namespace": "default"}}
 
 
+def quota_event_once(namespace: str, quota: str, reason: str, sentence: str, now: datetime, key: str) -> Json:
+    """Return a warning about a ResourceQuota, under a name that only this quota and key have."""
+    about = {"kind": "ResourceQuota", "namespace": namespace, "name": quota}
+    event = _event(about, namespace, "Warning", reason, sentence, now)
+    return event | {"metadata": {"name": _name(quota, f"{namespace}/{quota}/{reason}/{key}"), "namespace": namespace}}
+
+
 def named_once(event: Json, pod: Pod, key: str) -> Json:
     """Return an event under a name that only this pod and key have: a second one is refused as existing."""
     return event | {

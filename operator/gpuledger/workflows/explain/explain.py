@@ -386,7 +386,7 @@ class PodExplainer(Component):
             identity,
             state_now,
             text,
-            reason=main_reason(nodes, words.refused_all, limit is not None, progress) if is_waiting else "",
+            reason=main_reason(nodes, words.refused_all, limit, progress) if is_waiting else "",
             last_tried=moment(tried_s),
             members=progress,
             scheduler_says=scheduler_says(pod),

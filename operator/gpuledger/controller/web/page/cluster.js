@@ -56,6 +56,7 @@ export class Cluster {
     this.cards = new Map(); // UUID -> card; a card that two nodes report is one
     this.waiting = [];
     this.quotas = new Map(); // namespace -> its limits
+    this.budgets = new Map(); // namespace -> its budgets
     this.queues = []; // Kueue's ClusterQueues
     this.growth = []; // templates of which nodes are asked for
     this.grafanaUrl = null;
@@ -87,7 +88,10 @@ export class Cluster {
       this.add(node);
     }
     if (message.waiting) this.waiting = message.waiting;
-    if (message.namespaces) this.quotas = new Map(message.namespaces.map((each) => [each.namespace, each.quota]));
+    if (message.namespaces) {
+      this.quotas = new Map(message.namespaces.map((each) => [each.namespace, each.quota]));
+      this.budgets = new Map(message.namespaces.map((each) => [each.namespace, each.budgets]));
+    }
     if (message.queues) this.queues = message.queues;
     if (message.growth) this.growth = message.growth;
     this.grafanaUrl = message.grafanaUrl ?? null;

@@ -41,12 +41,18 @@ function row(cluster, name, waiting, filterBy) {
   const others = limits.filter((limit) => shown.get(limit.counted) !== limit);
   return [
     el("span", {}, el("button", { type: "button", class: "link", "data-key": `team ${name}`, text: name, on: { click: () => filterBy(`ns:${name}`) } }),
-      others.map((limit) => el("span", { class: "note", text: `${limit.key} of ${limit.resourceQuota}: ${number(heldOf(held, limit.counted, limit))} of ${number(limit.limit)}` }))),
+      others.map((limit) => el("span", { class: "note", text: `${limit.key} of ${limit.resourceQuota}: ${number(heldOf(held, limit.counted, limit))} of ${number(limit.limit)}` })),
+      (cluster.budgets.get(name) ?? []).map((budget) => el("span", { class: budget.spentCardHours >= budget.cardHours ? "note is-unhealthy" : "note", text: budgetText(budget) }))),
     number(held?.cards ?? 0),
     ...AMOUNTS.map((amount) => amountOf(held, amount, shown.get(amount))),
     waiting ? el("span", { class: "chip is-cordoned", text: plural(waiting, "pod") }) : "0",
     ...(cluster.grafanaUrl ? [grafanaLink(cluster.grafanaUrl, [name])] : []),
   ];
+}
+
+function budgetText({ key, resourceQuota, cardHours, spentCardHours, until }) {
+  const text = `${number(spentCardHours)} of ${number(cardHours)} card hours, ${key} of ${resourceQuota}`;
+  return spentCardHours >= cardHours ? `spent until ${until}: ${text}` : text;
 }
 
 /** The limit that leaves least, of those that count all cards of a vendor. */
