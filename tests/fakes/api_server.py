@@ -58,6 +58,7 @@ class Operation(StrEnum):
     ANNOTATE = "annotate pod"
     CHANGE_STATUS = "change status of pod"
     READ_NODE = "read node"
+    READ_NAMESPACE = "read namespace"
     ANNOTATE_NODE = "annotate node"
     SHOW_QUOTA = "change status of quota"
     BIND = "bind"
@@ -128,6 +129,7 @@ _ROUTES = (
     ("DELETE", rf"{_CARDS}/([^/]+)", Operation.DELETE_CARD),
     ("PATCH", rf"{_CARDS}/([^/]+)/status", Operation.WRITE_STATUS),
     ("GET", "/api/v1/nodes/([^/]+)", Operation.READ_NODE),
+    ("GET", "/api/v1/namespaces/([^/]+)", Operation.READ_NAMESPACE),
     ("PATCH", "/api/v1/nodes/([^/]+)", Operation.ANNOTATE_NODE),
     ("PATCH", "/api/v1/namespaces/([^/]+)/resourcequotas/([^/]+)/status", Operation.SHOW_QUOTA),
     ("GET", _POD, Operation.READ_POD),
@@ -263,6 +265,8 @@ class ApiServer:
         self.quotas: dict[tuple[str, str], Json] = {}
         self.claims: dict[tuple[str, str], Json] = {}
         """ResourceClaims."""
+        self.namespaces: dict[str, dict[str, str]] = {}
+        """Annotations of those that have some, by name."""
         self.usages: dict[str, Json] = {}
         """Records of what namespaces held, by name."""
         self.server_clock = ServerClock()
@@ -458,8 +462,8 @@ class ApiServer:
         match operation:
             case Operation.READ_CARD:
                 return _found(self.cards, names[0])
-            case Operation.READ_NODE:
-                return _found(self.nodes, names[0])
+            case Operation.READ_NODE | Operation.READ_NAMESPACE:
+                return self._of_cluster(operation, names[0])
             case Operation.ANNOTATE_NODE:
                 return self._annotate_node(_found(self.nodes, names[0]), body)
             case Operation.SHOW_QUOTA:
@@ -478,6 +482,11 @@ class ApiServer:
                 objects = self.claims if operation in _OF_CLAIMS else self.pods
                 return changes[operation](_found(objects, (names[0], names[1])), body)
         raise AssertionError(f"{operation} is not a request")
+
+    def _of_cluster(self, operation: Operation, name: str) -> Json:
+        if operation is Operation.READ_NODE:
+            return _found(self.nodes, name)
+        return {"metadata": {"name": name, "annotations": self.namespaces.get(name, {})}}
 
     def _apply_to_usages(self, operation: Operation, names: tuple[str, ...], body: Any) -> Json:
         if operation is Operation.READ_USAGE:

@@ -210,6 +210,7 @@ class OperatorParts:
             await self.carrier.worker.idle()
             await self.workflows.failures.worker.idle()
             await self.workflows.budgets.worker.idle()
+            await self.workflows.idle.worker.idle()
             if self._shown == len(self.api.changes):
                 return
 

@@ -16,12 +16,12 @@ from gpuledger.ledger.seats import Seat
 from gpuledger.model.card import Amounts, Card, CardRule
 from gpuledger.model.errors import Refusal
 from gpuledger.model.request import Demand, Lifetime, Shape, phases
-from gpuledger.model.share import Holder, Placement, StoredCard
+from gpuledger.model.share import LOWEST_PRIORITY, Holder, Placement, StoredCard
 from gpuledger.placement.fit import choose_cards, fits
 from gpuledger.placement.policy import CARD_RANKS, Preference
 from gpuledger.placement.preemption import search
 from gpuledger.placement.preemption import search as sets
-from gpuledger.placement.preemption.tenants import FREE, LOWEST_PRIORITY, joined, need_on, together
+from gpuledger.placement.preemption.tenants import FREE, joined, need_on, together
 from gpuledger.placement.preemption.victims import Cost, Eviction, Tenant, cheapest_eviction, cost_of, node_without
 
 AT_ONCE = 100

@@ -44,11 +44,13 @@ from gpuledger.agent.kubelet.slot_owners import PodResources, SlotOwners
 from gpuledger.agent.metrics import HealthServer, counter, gauge
 from gpuledger.agent.node_entry import NodeAnnotation, NodeCapacity, Reconciler, ResourceSlices
 from gpuledger.agent.supervisor import BEAT_INTERVAL_S
+from gpuledger.agent.usage.idle import IdleShares
 from gpuledger.agent.usage.monitor import Monitor, resume_all
 from gpuledger.agent.usage.report import Comparison, ContainerOfPod, UsageReport
 from gpuledger.configuration.settings import Settings
 from gpuledger.formats.annotations import ENDS_ANNOTATION
 from gpuledger.formats.confirmation import GRANTED_ANNOTATION
+from gpuledger.formats.idle import IDLE_ANNOTATION, idle_annotation, read_idle
 from gpuledger.formats.kubernetes.node import NVIDIA, REGISTER_ANNOTATION, register_of, repaired_at
 from gpuledger.formats.kubernetes.other import node_event, node_event_once
 from gpuledger.formats.kubernetes.pod import container_names, is_finished, leaves_at, started_at
@@ -58,7 +60,7 @@ from gpuledger.kube_api.reads import NODES, PODS, KubeReads
 from gpuledger.kube_api.watch import follow
 from gpuledger.kube_api.writes import KubeWrites
 from gpuledger.model.card import Card
-from gpuledger.model.errors import ApiError, Conflict, EventReason
+from gpuledger.model.errors import ApiError, BadInput, Conflict, EventReason
 from gpuledger.serving import application_served
 from gpuledger.workflows.list_and_watch import settings_in_cluster, until_settings_differ
 from gpuledger.workflows.tasks import wait_first
@@ -197,8 +199,11 @@ class Agent:
             node_pods=self._mps.pods if self._mps else tuple,
         )
         self._usage = UsageReport(node_name, self._grants.all, self._watcher.uses, comparison, self._monitor)
+        self._idle, self._idle_shown = IdleShares(), NodeAnnotation(node_name, store, IDLE_ANNOTATION)
+        self._on_node.append(self._idle_shown)
         self._has_cards = asyncio.Event()
         self._node_seen: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self._has_resumed = False
         self._connected_s = asyncio.get_running_loop().time()
 
     async def run(self, beat: int | None = None) -> None:
@@ -349,6 +354,19 @@ class Agent:
             await self._tidy()
             self._list_cards_again()
             await self._usage.look()
+            await self._tell_what_is_idle()
+
+    async def _tell_what_is_idle(self) -> None:
+        """Show on the Node which shares are idle."""
+        now, first = self._store.server_now(), await self._node_seen
+        if now is None:
+            return
+        if not self._has_resumed:
+            self._has_resumed = True
+            with contextlib.suppress(BadInput):  # then it begins with nothing
+                self._idle.resume(read_idle(first), now)
+        idle = self._idle.observe(self._usage.containers(), now, self._usage.unclear)
+        self._idle_shown.want(idle_annotation(idle, now))
 
     def _list_cards_again(self) -> None:
         """List the cards as before, if another way to isolate fits the node now."""

@@ -84,6 +84,8 @@ def content_of(named: str, option: str) -> str:
 
 
 POLICIES = ("binpack", "spread", "topology", "topology-aware", "fragmentation")
+
+IDLE_POLICIES = ("report", "yield", "evict")
 """How to choose among nodes, and among cards: docs/placement.md."""
 
 TOPOLOGY, TOPOLOGY_AWARE = "topology", "topology-aware"
@@ -259,6 +261,20 @@ class Settings:
     usage_kept_days: int = option(
         90,
         "For how many days records of what namespaces held of GPUs (GPUUsage) are kept; 0: none are written.",
+    )
+    idle_policy: str = option(
+        "report",
+        "What becomes of shares that are idle for too long: report (its namespace is told), yield (and any pod that "
+        "waits may have their pods evicted, whatever its priority), evict (and their pods are evicted). A Namespace's "
+        "annotation gpuledger.dev/idle-policy comes first.",
+        choices=IDLE_POLICIES,
+    )
+    idle_after_s: float = option(
+        3600.0, "After how long without any use a share is idle for too long, by its node's agent; 0: never.", least=0
+    )
+    idle_grace_s: float = option(1800.0, "How long after that a pod yields or is evicted.")
+    idle_keep_allowed: bool = option(
+        True, "Whether pods with the annotation gpuledger.dev/idle: keep may stay, whatever the policy."
     )
     trail_file: str = option("", "File to which these records are appended as lines of JSON; -: standard output.")
 

@@ -22,7 +22,7 @@ from gpuledger.model.card import Card, Topology, topology_of
 from gpuledger.model.clock import BoundedMap, Listeners
 from gpuledger.model.gang import SeatKey
 from gpuledger.model.node import NodeOffer
-from gpuledger.model.share import Holder, StoredCard
+from gpuledger.model.share import LOWEST_PRIORITY, Holder, StoredCard
 
 NO_PRIORITY = 2**31
 
@@ -34,6 +34,8 @@ class HoldersByPod:
         self._entries = entries
         self._cards: dict[str, set[str]] = {}  # pod UID -> UUIDs of the cards it is a holder of
         self._lowest: int | None = None  # the lowest priority of a holder, if none has changed since it was looked for
+        self.yielding: set[str] = set()
+        """UIDs of pods that leave their cards for any other, whatever their priority: these are idle."""
 
     def replace(self, entry: CardEntry, holders: Iterable[Holder]) -> Mapping[str, Holder]:
         """Give a card these holders; return the pods before, by the pod's UID."""
@@ -58,7 +60,12 @@ class HoldersByPod:
         return list(self._cards)
 
     def lowest_priority(self) -> int:
-        """Return the priority of the least important holder; a very high one if there is none."""
+        """Return the priority of the least important holder; a very high one if there is none.
+
+        That of a pod that yields to any other is lower than all that there are.
+        """
+        if self.yielding:
+            return LOWEST_PRIORITY - 1
         if self._lowest is None:
             priorities = (holder.pod.priority for entry in self._entries.values() for holder in entry.holders.values())
             self._lowest = min(priorities, default=NO_PRIORITY)

@@ -17,8 +17,11 @@ MOST_LINES: Final = 400
 MILLISECOND: Final = timedelta(milliseconds=1)
 
 
-def ended_share(holder: Holder, card: Card, until: datetime) -> EndedShare | None:
-    """Return what a holder had of its card until now; None if its time did not count, or none has passed."""
+def ended_share(holder: Holder, card: Card, until: datetime, idle_s: int = 0) -> EndedShare | None:
+    """Return what a holder had of its card until now; None if its time did not count, or none has passed.
+
+    `idle_s` is for how long it was idle; of that counts no more than the share has lasted.
+    """
     since = datetime.fromisoformat(holder.since) if holder.since else None
     if since is None or until <= since:
         return None
@@ -32,12 +35,17 @@ def ended_share(holder: Holder, card: Card, until: datetime) -> EndedShare | Non
         memory_mib=holder.share.amounts.memory_mib,
         cores=holder.share.amounts.cores,
         waited_s=holder.waited_s,
+        idle_s=max(0, min(idle_s, int((until - since).total_seconds()))),
     )
 
 
 def lines_of(ended: EndedShare, model: str, node_name: str) -> Iterator[tuple[Line, Held]]:
-    """Yield what a share held, day by day. What was held in all is the sum, to the last millisecond."""
-    charge, begin, done = ended.charge, ended.since, 0
+    """Yield what a share held, day by day. What was held in all is the sum, to the last millisecond.
+
+    Idle time is told of the whole share, and so each day has the same part of it.
+    """
+    charge, begin, done, lasted = ended.charge, ended.since, 0, ended.until - ended.since
+    idle = timedelta(seconds=ended.idle_s) / lasted if lasted else 0.0
     while begin < ended.until:
         midnight = datetime.combine(begin.date() + timedelta(days=1), time(), UTC)
         end = min(midnight, ended.until)
@@ -53,6 +61,7 @@ def lines_of(ended: EndedShare, model: str, node_name: str) -> Iterator[tuple[Li
                 core_percent_s=round(ended.cores * seconds),
                 shares=int(is_first),
                 waited_s=ended.waited_s if is_first else 0,
+                idle_card_ms=round((so_far - done) * idle),
             ),
         )
         begin, done = end, so_far

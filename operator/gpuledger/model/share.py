@@ -29,6 +29,10 @@ LONGEST_GRACE_KEPT_S: Final = 86_400
 SEAT_PREFIX: Final = "seat-"
 """How the UID of a holder begins that is a seat, and no pod."""
 
+LOWEST_PRIORITY: Final = -(2**31)
+"""No pod's priority is lower. Preemption takes it off before priorities are summed up, as kube-scheduler does, so that
+more pods cost more even where their priorities are negative."""
+
 
 class HolderState(StrEnum):
     """Why a share counts. All three count."""

@@ -47,6 +47,8 @@ class EndedShare:
     """Percent of the card."""
     waited_s: int = 0
     """From the pod's creation until it had the share; of a pod on several cards, at the first of them alone."""
+    idle_s: int = 0
+    """For how long of that nothing computed with it, as far as its node's agent could tell."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -73,6 +75,8 @@ class Held:
     shares: int = 0
     """Shares that began."""
     waited_s: int = 0
+    idle_card_ms: int = 0
+    """Milliseconds of a card that were held and idle."""
 
     def __add__(self, other: Held) -> Held:
         return Held(
@@ -81,6 +85,7 @@ class Held:
             self.core_percent_s + other.core_percent_s,
             self.shares + other.shares,
             self.waited_s + other.waited_s,
+            self.idle_card_ms + other.idle_card_ms,
         )
 
 

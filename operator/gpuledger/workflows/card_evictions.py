@@ -61,6 +61,10 @@ class Evictions(Component):
         uid = holder.pod.uid
         return holder.state is HolderState.ALLOCATED and self._lives.is_bound(uid) and not self._lives.leaves_s(uid)
 
+    def gang_of(self, pod_uid: str) -> Collection[Pod]:
+        """Return who leaves with a pod, as its gang would be of no use without it."""
+        return self._together.rest_of_gang(pod_uid, ())
+
     def forget(self, uuid: str) -> None:
         """Record that nobody has to leave a card any more."""
         self._left_behind.pop(uuid, None)

@@ -75,6 +75,11 @@ class SelectorsAllowed:
     payer: Payer
 
 
+@dataclass(frozen=True, slots=True)
+class PodYields:
+    """A pod whose cards are idle leaves them from now on for any pod that waits."""
+
+
 Event = TypeVar("Event")
 
 

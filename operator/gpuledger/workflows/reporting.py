@@ -76,6 +76,7 @@ class Counts:
         self.conflict_evictions = counter(
             "conflict_evictions", "Pods evicted from cards that have no room for all theirs"
         )
+        self.idle_evictions = counter("idle_evictions", "Pods evicted as their shares had not been used for too long")
         self.budget_evictions = counter("budget_evictions", "Pods evicted as the budget of their namespace was spent")
         self.plugin_late = counter("plugin_late", "Pods that HAMi's or Volcano's device plugin did not find in time")
         self.binds = counter("binds", "Bind requests by outcome", ["outcome"])

@@ -20,6 +20,7 @@ from gpuledger.workflows.failures import FailedCards
 from gpuledger.workflows.gangs.gangs import Gangs
 from gpuledger.workflows.growth.demand import WhoWaits
 from gpuledger.workflows.growth.growth import GrowthParts
+from gpuledger.workflows.idle_shares import IdleShares
 from gpuledger.workflows.inventory import AgentPods, InventoryKeeper, NodesWithoutTopology, StuckKubelets
 from gpuledger.workflows.kept_nodes import NodeKeeper
 from gpuledger.workflows.kept_seats import KeptSeats
@@ -75,6 +76,7 @@ class Workflows:
     growth: GrowthParts
     accounts: Accounts
     budgets: Budgets
+    idle: IdleShares
     audits: AuditRuns = field(default_factory=AuditRuns)
 
     def may_write(self) -> bool:
@@ -115,6 +117,7 @@ def connect(c: Context) -> Workflows:
     growth = GrowthParts(c, WhoWaits(waiting, gangs.members, reservations), queues, inventory, may_write, preemption)
     explainer, refused = Explainer(c, waiting, gangs, queues, nodes, growth.nodes), RefusedByScheduler(c)
     conditions, evictions = PodConditionWriter(c, explainer.pods), Evictions(c, lives, preemption.together)
+    idle = IdleShares(c, evictions, may_write)
     budgets = Budgets(c, quotas, accounts, evictions, may_write)
     quota_status = QuotaStatusWriter(c, quotas, may_write, budgets.hours_shown)
     budgets.on_change.append(quota_status.look_at)
@@ -123,7 +126,7 @@ def connect(c: Context) -> Workflows:
         *(claims.book, turns, lives, learner, gangs.members, queues.pods, releaser, starts, conditions),
         *(failures, conflicts, placer, placer.costly, preemption, preemption.executor, PodWarner(c), quotas, refused),
         *(seats.takers, ahead, queues.nodes, *growth.followers, inventory, ends, adopter, seats.store),
-        *(reservations.status, NodeKeeper(c, may_write), accounts, budgets),
+        *(reservations.status, NodeKeeper(c, may_write), accounts, budgets, idle),
     )
     observer = ClusterObserver(c, followers, inventory, adopter, starts, placer, waiting, gangs.members)
     return Workflows(
@@ -158,4 +161,5 @@ def connect(c: Context) -> Workflows:
         reservations=reservations,
         quota_status=quota_status,
         budgets=budgets,
+        idle=idle,
     )

@@ -44,9 +44,12 @@ class ContainerOfPod:
     """Also empty for processes of the node itself."""
     name: str = ""
     """Of the container."""
+    is_certain: bool = True
+    """Whether no pod means that it is a process of the node."""
 
 
 NOBODY = ContainerOfPod()
+UNKNOWN = ContainerOfPod(is_certain=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,8 @@ class Comparison:
         self._of_no_pod: dict[str, float] = {}  # id of a container -> when it was found in no pod
         self._reported: dict[tuple[str, str], float] = {}  # pod UID, card UUID -> when it was last seen
         self.uses: tuple[PodUsage, ...] = ()
+        self.unclear: frozenset[str] = frozenset()
+        """UUIDs of cards with a process whose pod is not known: it may be a container's."""
         self.of_containers: dict[ContainerKey, ProcessesUse] = {}
 
     async def compare(self, processes: Iterable[DeviceProcess]) -> None:
@@ -94,16 +99,19 @@ class Comparison:
             for uuid in grant.uuids:
                 given.setdefault((grant.pod_uid, uuid), set()).add(grant.container)
         of_containers: dict[ContainerKey, list[DeviceProcess]] = {}
-        of_node = self._node_pods()
+        of_node, unclear = self._node_pods(), set[str]()
         for process in processes:
             owner = await self._owner_of(process, given)
             if owner.pod_uid in of_node:
                 owner = NOBODY
+            elif not owner.is_certain:
+                unclear.add(process.uuid)
             key = process.uuid, owner.pod_uid
             memory_mib[key] += process.memory_mib or 0
             number[key] += 1
             if owner.name:
                 of_containers.setdefault((*key, owner.name), []).append(process)
+        self.unclear = frozenset(unclear)
         self.of_containers = {key: _together(found) for key, found in of_containers.items()}
         uses = []
         for uuid, uid in sorted(number):
@@ -122,7 +130,7 @@ class Comparison:
         try:
             groups = (self._proc / str(process.pid) / "cgroup").read_text()
         except OSError:
-            return NOBODY  # it has ended, or the process ids are not the node's
+            return UNKNOWN  # it has ended, or the process ids are not the node's
         uid, container = pod_uid(groups), container_id(groups)
         names = given.get((uid, process.uuid), ()) if uid else ()
         if uid and len(names) < 2:
@@ -140,10 +148,10 @@ class Comparison:
                 self._known = {**await self._containers()}
             except ApiError as error:
                 logger.info("the pod of container %s can't be looked up: %s", container, error)
-                return NOBODY
+                return UNKNOWN
             if container not in self._known:  # or its kubelet has not reported it yet
                 self._of_no_pod[container] = now_s
-        return self._known.get(container, NOBODY)
+        return self._known.get(container, UNKNOWN)
 
     async def _may(self, uid: str, uuid: str) -> bool:
         try:
@@ -224,13 +232,19 @@ class UsageReport:
 
     def metrics(self, cards: Sequence[Card], compatibility: Collection[str]) -> Iterable[Metric]:
         """Yield the last look as metrics; `compatibility` are systems under whose names they are shown, too."""
-        containers = self._containers()
+        containers = self.containers()
         yield from _process_metrics(self._comparison.uses)
         yield from usage_metrics(cards, self._used, containers)
         yield from _monitor_metrics(self._monitor)
         yield from compatible_metrics(compatibility, self._node_name, cards, self._used, containers)
 
-    def _containers(self) -> list[ContainerUse]:
+    @property
+    def unclear(self) -> Collection[str]:
+        """Return the UUIDs of cards of which it is not known whose processes use them."""
+        return self._comparison.unclear
+
+    def containers(self) -> list[ContainerUse]:
+        """Return what each container used at the last look."""
         processes = self._comparison.of_containers if self._known else None
         return container_uses(self._grants(), self._monitor.looks, processes, time.time())
 
@@ -242,7 +256,7 @@ class UsageReport:
             "node": self._node_name,
             "at": now,
             "cards": [_card(card, self._used.get(card.uuid)) for card in cards],
-            "containers": [_container(use) for use in self._containers()],
+            "containers": [_container(use) for use in self.containers()],
         }
 
 

@@ -298,6 +298,9 @@ class Ended(_Charged):
     )
     memory_mib: MemoryMiB = Field(description="Memory that was held, in MiB.")
     cores: Cores = Field(description="Compute that was held, in percent of the card.")
+    idle_seconds: Seconds | None = Field(
+        default=None, description="For how long of that nothing computed with it, by its node's agent."
+    )
     waited_seconds: Seconds = Field(description="How long the pod had waited for it.")
 
 

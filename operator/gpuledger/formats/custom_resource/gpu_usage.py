@@ -52,6 +52,9 @@ class UsageLine(Part):
     core_percent_seconds: Sum | None = Field(default=None, description="Percent of a card's compute times seconds.")
     shares: Sum | None = Field(default=None, description="Shares that began on that day.")
     waited_seconds: Sum | None = Field(default=None, description="How long their pods had waited, in total.")
+    idle_card_milliseconds: Sum | None = Field(
+        default=None, description="Of the time of cards, that in which nothing computed with the share."
+    )
 
 
 class Entered(Part):

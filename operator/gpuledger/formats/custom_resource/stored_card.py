@@ -183,6 +183,7 @@ def ended_json(ended: EndedShare) -> dict[str, Any]:
         "memoryMiB": ended.memory_mib,
         "cores": ended.cores,
         "waitedSeconds": ended.waited_s,
+        **({"idleSeconds": ended.idle_s} if ended.idle_s else {}),
     }
 
 
@@ -197,6 +198,7 @@ def _ended(entry: Mapping[str, Any]) -> EndedShare:
         memory_mib=entry["memoryMiB"],
         cores=entry["cores"],
         waited_s=entry["waitedSeconds"],
+        idle_s=entry.get("idleSeconds", 0),
     )
 
 

@@ -38,6 +38,7 @@ HELD_AMOUNTS: Final = {
     "core_percent_s": "corePercentSeconds",
     "shares": "shares",
     "waited_s": "waitedSeconds",
+    "idle_card_ms": "idleCardMilliseconds",
 }
 """Field of what was held -> its name in the object."""
 

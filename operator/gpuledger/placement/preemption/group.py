@@ -30,10 +30,10 @@ from typing import NamedTuple, TypeAlias
 from gpuledger.ledger.entry import CardEntry, NodeRoom
 from gpuledger.model.errors import Refusal
 from gpuledger.model.request import Demand, Lifetime, PodRequest, Shape
-from gpuledger.model.share import Assignment, shares_of
+from gpuledger.model.share import LOWEST_PRIORITY, Assignment, shares_of
 from gpuledger.placement.fit import choose_cards
 from gpuledger.placement.policy import Preference, StepBudget
-from gpuledger.placement.preemption.tenants import FREE, LOWEST_PRIORITY, NOT_STARTED_S, Cost, Tenant, cost_of, joined
+from gpuledger.placement.preemption.tenants import FREE, NOT_STARTED_S, Cost, Tenant, cost_of, joined
 from gpuledger.placement.preemption.victims import WORK_LIMIT, Eviction, cheapest_eviction
 
 EXACT_TOGETHER = 4

@@ -20,10 +20,7 @@ from typing import NamedTuple
 from gpuledger.ledger.entry import CardEntry, NodeRoom, Room
 from gpuledger.model.card import NOTHING, Card, total
 from gpuledger.model.request import Shape
-
-LOWEST_PRIORITY = -(2**31)
-"""No pod's priority is lower. It is taken off before priorities are summed up, as kube-scheduler does, so that more
-pods cost more even where their priorities are negative."""
+from gpuledger.model.share import LOWEST_PRIORITY
 
 NOT_STARTED_S = 2**40
 """Stands for the start of a pod that has not started, in Unix seconds: later than all others, as in kube-scheduler,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
@@ -411,9 +411,16 @@ def patch_of(
 
 
 def ended_by(
-    card: CardEntry, entries: Sequence[Entry], vacated: Sequence[Holder], now: datetime | None
+    card: CardEntry,
+    entries: Sequence[Entry],
+    vacated: Sequence[Holder],
+    now: datetime | None,
+    idle_s: Callable[[str, str, datetime], int],
 ) -> list[EndedShare]:
-    """Return the shares whose time is over with these entries: those that leave, and those that become others."""
+    """Return the shares whose time is over with these entries: those that leave, and those that become others.
+
+    `idle_s` returns for how long a pod's share of a card was idle.
+    """
     if now is None or card.ended is None:
         return []
     leaving = [*vacated]
@@ -424,7 +431,10 @@ def ended_by(
             leaving += [card.listed[uid] for uid in heirs if uid in card.listed]
         if isinstance(entry, HandOver | Remove) and entry.is_charged and present is not None:
             leaving.append(present)
-    over = {holder.pod.uid: ended_share(holder, card.card, now) for holder in leaving}
+    over = {
+        holder.pod.uid: ended_share(holder, card.card, now, idle_s(holder.pod.uid, card.card.uuid, now))
+        for holder in leaving
+    }
     return [ended for ended in over.values() if ended is not None]
 
 

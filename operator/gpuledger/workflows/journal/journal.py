@@ -161,6 +161,8 @@ class _Shared:
     """Called with a node's name when the API server does not have one of its cards that memory knows."""
     account_time: Callable[[], datetime | None] = lambda: None
     """Returns the time by which shares are charged; None: they are not."""
+    idle_s: Callable[[str, str, datetime], int] = lambda *_: 0
+    """Returns for how many seconds a pod's share of a card was idle until a moment."""
     settled: dict[str, set[str]] = field(default_factory=dict)
     """Card UUID -> keys of what is over, which leave its list with the next write."""
 
@@ -187,6 +189,10 @@ class Journal:
     def charge_by(self, account_time: Callable[[], datetime | None]) -> None:
         """Charge shares by the time that this returns; None: they are not charged. It is so at first."""
         self._shared.account_time = account_time
+
+    def tell_idle_by(self, idle_s: Callable[[str, str, datetime], int]) -> None:
+        """Enter with shares that end for how long they were idle. It is none at first."""
+        self._shared.idle_s = idle_s
 
     async def add(self, holder: Holder, timeout_s: float) -> Entered:
         """Enter a holder under a new attempt's name, or take over an equal one, entered by an earlier attempt.
@@ -408,7 +414,7 @@ class _CardWriter:
             return
         self._shared.counts.patches.inc()
         vacated = self._vacated(card, entries)
-        over = ended_by(card, entries, vacated, self._shared.account_time())
+        over = ended_by(card, entries, vacated, self._shared.account_time(), self._shared.idle_s)
         lost = max(0, len(over) - room_for_ended(card, entries))
         version = card.resource_version  # it may be another one when the answer comes
         begin_s = self._shared.clock.now_s()

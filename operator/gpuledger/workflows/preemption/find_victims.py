@@ -24,7 +24,7 @@ from gpuledger.kube_api.writes import KubeStore
 from gpuledger.ledger.entry import CardEntry, why_not
 from gpuledger.model.errors import ApiError, BadInput
 from gpuledger.model.request import PodRequest
-from gpuledger.model.share import HolderState, Placement, Pod, shares_of
+from gpuledger.model.share import LOWEST_PRIORITY, HolderState, Placement, Pod, shares_of
 from gpuledger.placement.policy import CARD_RANKS, FALLBACK, Preference, StepBudget
 from gpuledger.placement.preemption.tenants import NOT_STARTED_S
 from gpuledger.placement.preemption.victims import WORK_LIMIT, Cost, Eviction, Question, Tenant, cost_of, together
@@ -350,7 +350,7 @@ class VictimFinder(Component):
             for uid, holder in entry.holders.items():
                 goes = holder.state is HolderState.RELEASING or uid in (leaving or ()) or self._is_leaving(uid, pod)
                 waits = holder.state is HolderState.RESERVED
-                if uid == pod.uid or uid in tenants or not (goes or _has_to_yield(holder.pod, pod)):
+                if uid == pod.uid or uid in tenants or not (goes or self._has_to_yield(holder.pod, pod)):
                     continue
                 may_go = goes or waits or leaving is not None or self._lives.is_bound(uid)
                 if not may_go or self._lives.refuses_to_go(uid) or not (goes or self._decides(uid)):
@@ -358,14 +358,19 @@ class VictimFinder(Component):
                 goes = goes or waits
                 tenants[uid] = self._tenant(holder.pod, budgets, goes)
             for uid, claim in entry.claims.items():
-                if _has_to_yield(claim.holder.pod, pod):
+                if self._has_to_yield(claim.holder.pod, pod):
                     tenants.setdefault(uid, Tenant(uid, claim.holder.pod.priority, leaves=True))
         for uid in [uid for uid, tenant in tenants.items() if not tenant.leaves]:
             self._join_mates(pod, uid, tenants, budgets)
         return tenants
 
+    def _has_to_yield(self, other: Pod, pod: Pod) -> bool:
+        """Return whether one pod may have to leave for another: it is of lower priority, or idle and to yield then."""
+        return other.priority < pod.priority or other.uid in self._ledger.holders.yielding
+
     def _tenant(self, pod: Pod, budgets: Budgets, leaves: bool = False) -> Tenant:
-        priority = pod.priority + (SLOW if self._lives.leaves_slowly(pod.uid) else 0)
+        priority = LOWEST_PRIORITY if pod.uid in self._ledger.holders.yielding else pod.priority
+        priority += SLOW if self._lives.leaves_slowly(pod.uid) else 0
         return Tenant(pod.uid, priority, self._lives.started_s(pod.uid), budgets.of(pod), leaves)
 
     def _join_mates(self, pod: Pod, uid: str, tenants: dict[str, Tenant], budgets: Budgets) -> None:
@@ -374,7 +379,7 @@ class VictimFinder(Component):
             return
         mates = self._mates.leave_with(uid)
         also = self._mates.all_who_leave([mate.uid for mate in mates]).values()
-        if all(_has_to_yield(mate, pod) and self._could_leave(mate.uid) for mate in (*mates, *also)):
+        if all(self._has_to_yield(mate, pod) and self._could_leave(mate.uid) for mate in (*mates, *also)):
             unit = together([self._tenant(mate, budgets) for mate in mates]) if mates else None
             tenants.update({mate.uid: unit for mate in mates} if unit else {})
         else:
@@ -448,21 +453,16 @@ class VictimFinder(Component):
             entry = self._ledger.entry(share.uuid)
             if entry is None:
                 continue
-            claimants = {uid for uid, claim in entry.claims.items() if _has_to_yield(claim.holder.pod, pod)}
+            claimants = {uid for uid, claim in entry.claims.items() if self._has_to_yield(claim.holder.pod, pod)}
             gone = {pod.uid, *going}
             for uid, holder in entry.holders.items():
-                if holder.state is HolderState.RESERVED and _has_to_yield(holder.pod, pod):
+                if holder.state is HolderState.RESERVED and self._has_to_yield(holder.pod, pod):
                     claimants.add(uid)
                 elif holder.state is HolderState.RELEASING or self._is_leaving(uid, pod):
                     gone.add(uid)
             if why_not(share, entry.shares(gone), entry.card.capacity):
                 displaced |= claimants
         return tuple(sorted(displaced))
-
-
-def _has_to_yield(other: Pod, pod: Pod) -> bool:
-    """Return whether one pod may have to leave for another. So far priority is the only reason there is."""
-    return other.priority < pod.priority
 
 
 def _on(node_name: str, leaving: Mapping[str, Collection[str]] | None) -> Collection[str] | None:

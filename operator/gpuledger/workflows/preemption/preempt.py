@@ -31,7 +31,7 @@ from gpuledger.model.node import NodeSet
 from gpuledger.model.share import Pod
 from gpuledger.workflows.binding.bind_pod import PodBinder
 from gpuledger.workflows.context import Component
-from gpuledger.workflows.events import MemberRefused, PodRefused, PodSeenBound
+from gpuledger.workflows.events import MemberRefused, PodRefused, PodSeenBound, PodYields
 from gpuledger.workflows.gangs.gangs import Gangs
 from gpuledger.workflows.gangs.members import GangState, Member
 from gpuledger.workflows.lifecycles import Deadlines, PodLifecycles
@@ -225,6 +225,7 @@ class Preemption(Component):
         self._events.on(PodRefused, self._pod_is_refused)
         self._events.on(MemberRefused, self._member_is_refused)
         self._events.on(PodSeenBound, self._newcomer)
+        self._events.on(PodYields, self._newcomer)
 
     # Called with what the watches and kube-scheduler show.
 
@@ -265,7 +266,7 @@ class Preemption(Component):
         """Return whether kube-scheduler could not place a pending pod, and it may have others leave."""
         return pod_uid in self._may
 
-    def _newcomer(self, event: PodSeenBound) -> None:
+    def _newcomer(self, event: PodSeenBound | PodYields) -> None:
         self._newcomers += 1
         self._want_if_anybody_may()
 

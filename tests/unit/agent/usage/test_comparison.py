@@ -62,6 +62,13 @@ async def test_processes_of_a_pod_that_serves_the_node_are_the_nodes_own(machine
     assert (machine.asked, machine.told) == ([], [])
 
 
+async def test_a_card_is_unclear_while_one_of_its_processes_may_be_any_containers(machine: Machine) -> None:
+    await machine.usage.compare([machine.process(1, UID), machine.process(2)])
+    assert machine.usage.unclear == frozenset(), "the monitor of the node is no container"
+    await machine.usage.compare([machine.process(1, UID), DeviceProcess(pid=99, uuid="GPU-2", memory_mib=1)])
+    assert machine.usage.unclear == {"GPU-2"}
+
+
 async def test_what_a_grant_explains_is_not_asked_of_the_ledger(machine: Machine) -> None:
     await machine.usage.compare([machine.process(1, UID), machine.process(2)])
     assert (machine.asked, machine.told) == ([], [])
