@@ -134,7 +134,7 @@ class Comparison:
         uid, container = pod_uid(groups), container_id(groups)
         names = given.get((uid, process.uuid), ()) if uid else ()
         if uid and len(names) < 2:
-            return ContainerOfPod(uid, *names)
+            return ContainerOfPod(uid, next(iter(names), ""))
         known = await self._container(container) if container else NOBODY
         if uid and known.pod_uid != uid:
             return ContainerOfPod(uid)

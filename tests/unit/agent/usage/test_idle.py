@@ -110,7 +110,7 @@ def test_an_agent_that_begins_goes_on_with_what_the_node_shows() -> None:
 
 def test_a_notebook_that_is_used_now_and_then_causes_few_writes() -> None:
     """Whoever makes his share idle and busy in turns is written of twice in ten minutes at most."""
-    idle, texts = IdleShares(), []
+    idle, texts = IdleShares(), list[str]()
     for second in range(0, 24 * 3600, EVERY_S):
         is_busy = second % 630 < EVERY_S
         text = idle_annotation(idle.observe([used(50 if is_busy else 0)], at(second)), at(second))
