@@ -66,6 +66,7 @@ CLAIMS = ("resourceclaims", "resourceclaimtemplates", "deviceclasses")
 OPERATOR = (
     *_each("get list watch patch delete", "pods"),
     *_each("get list watch", "nodes"),
+    *_each("get", "namespaces"),
     *_each("patch", "pods/status"),
     *_each("create", "pods/binding"),
     *_each("create", "pods/eviction"),
