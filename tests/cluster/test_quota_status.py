@@ -19,6 +19,7 @@ from installation import NOTHING_RUNS, USER
 
 QUOTAS = "/api/v1/namespaces/default/resourcequotas"
 GPUMEM, GPUS, OF_A100 = (f"limits.nvidia.com/{name}" for name in ("gpumem", "gpu", "gpumem.A100"))
+HOURS = "gpuledger.dev/card-hours-per-day"
 CARD_MIB = 40_960
 CHANGES = times(40, 200)
 LEAST_S = 2.0
@@ -158,3 +159,12 @@ def test_without_the_permission_pods_are_placed_and_limited_as_ever(cluster: Clu
         cluster.wait(lambda: "what is used of quotas is not shown" in log(), "the operator says so")
     finally:
         cluster.patch(role, {"rules": before})
+
+
+def test_kubernetes_own_quota_controller_leaves_a_budgets_hours_alone(cluster: Cluster) -> None:
+    set_quota(cluster, {HOURS: "1000", "pods": "10"})
+    cluster.wait(lambda: used(cluster).get(HOURS) == "0", "the hours are shown")
+    cluster.create(pod("a", {COUNT: 1, PERCENT: 10}))
+    cluster.wait_bound("a")
+    cluster.wait(lambda: used(cluster).get("pods") == "1", "Kubernetes counts pods in the same quota")
+    assert used(cluster)[HOURS] == "0"

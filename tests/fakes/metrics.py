@@ -11,13 +11,16 @@ from fakes.context import a_context
 from fakes.virtual_time import EPOCH, StoppedClock
 from gpuledger.controller.telemetry.metrics import Measured, Metrics
 from gpuledger.ledger.book import Ledger
+from gpuledger.ledger.budgets import Spending
 from gpuledger.model.errors import Reason, Refusal
 from gpuledger.model.gang import Counted, QuotaLimit
 from gpuledger.model.share import Holder, Pod
+from gpuledger.model.usage import MS_PER_HOUR, Budget, Period
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.policy import Policy
 from gpuledger.workflows.accounts import Today
 from gpuledger.workflows.audit_runs import AuditRuns
+from gpuledger.workflows.idle_shares import IdleShare
 from gpuledger.workflows.inventory import NodesWithoutTopology
 from gpuledger.workflows.journal.journal import GROUP_LIMIT
 from gpuledger.workflows.pending.pod_condition import WaitingReport
@@ -44,6 +47,8 @@ class Shown:
     by_state: dict[str, int] = field(default_factory=dict)
     nodes_asked_for: dict[str, tuple[int, int]] = field(default_factory=dict)
     today: Today | None = None
+    budgets: list[tuple[str, Spending]] = field(default_factory=list)
+    idle: list[IdleShare] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.context = a_context(StoppedClock())
@@ -69,8 +74,17 @@ class Shown:
             workloads_by_state=lambda: self.by_state,
             nodes_asked_for=lambda: self.nodes_asked_for,
             today=lambda: self.today,
+            budgets=lambda: self.budgets,
+            idle=lambda: self.idle,
         )
         return Metrics(measured, per_card=per_card, per_pod=per_pod, compatibility=compatibility)
+
+    def spends_and_is_idle(self) -> None:
+        """Have half of a budget of the namespace `team` spent, and each share be idle."""
+        budget = Budget("gpus", "gpuledger.dev/card-hours-per-day", Period.DAY, 10)
+        self.budgets.append(("team", Spending(budget, 5 * MS_PER_HOUR, 1.0, EPOCH, EPOCH.date())))
+        for entry in self.ledger.entries():
+            self.idle += [IdleShare(entry.card, holder, EPOCH) for holder in entry.holders.values()]
 
 
 def a_report(name: str, created: str, reasons: Mapping[Reason, int]) -> WaitingReport:
@@ -88,6 +102,7 @@ def everything() -> Metrics:
     limit = QuotaLimit("gpus", "limits.nvidia.com/gpumem", Counted.MEMORY, 40_000, "nvidia")
     shown.ledger.quotas.set_limits("team", [limit])
     shown.today = Today("2030-01-01", EPOCH, {("team", "", "A100"): 1000}, lambda ended: False)
+    shown.spends_and_is_idle()
     shown.by_state["waiting"] = 1
     shown.nodes_asked_for["eight-cards"] = (2, 1)
     shown.reports.append(a_report("b", "2030-01-01T00:00:00Z", {Reason.NO_MEMORY: 1}))

@@ -15,9 +15,11 @@ import yaml
 
 from builders import a_card, a_holder, a_request, a_share, mib, stored
 from fakes.metrics import Shown, a_report, families, samples
+from fakes.virtual_time import EPOCH
 from gpuledger.model.card import CardPhase
 from gpuledger.model.errors import Reason
 from gpuledger.model.share import Pod
+from gpuledger.workflows.accounts import Today
 from monitoring.test_promtool import MONITORING, asked, promtool
 
 __all__ = ["promtool"]  # the fixture
@@ -50,6 +52,8 @@ def the_metrics() -> bytes:
     shown.ledger.load(stored(alone, a_holder("uid-a", a_share(alone, 4_000, 100, exclusive=True))))
     shown.ledger.load(stored(full, a_holder("uid-b", a_share(full, 1_000, 25))))
     shown.ledger.load(replace(stored(broken), phase="Unhealthy", reason="it has fallen off the bus"))
+    shown.today = Today("2030-01-01", EPOCH, {("team", "", "A100"): 1000}, lambda ended: False)
+    shown.spends_and_is_idle()
     shown.waiting.refused(Pod("uid-c", "team", "c"), a_request(mib(99_000)), "2030-01-01T00:00:00Z", ["node-a"])
     return shown.metrics().text()
 

@@ -240,6 +240,7 @@ def _measured(workflows: Workflows) -> Measured:
         cards_held=lambda: len(workflows.failures.held),
         today=workflows.accounts.today,
         budgets=workflows.budgets.all,
+        idle=workflows.idle.idle_now,
         members=workflows.gangs.members,
         workloads_by_state=workflows.queues.check.by_state,
         nodes_asked_for=workflows.growth.nodes.counts,

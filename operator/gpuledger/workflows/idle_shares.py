@@ -35,8 +35,11 @@ logger = logging.getLogger(__name__)
 
 REPORT, YIELD, EVICT = "report", "yield", "evict"
 
-POLICY_KEPT_S: Final = 60.0
+POLICY_KEPT_S: Final = 30.0
 """For so long a Namespace's word is good."""
+
+RECHECK_S: Final = 300.0
+"""Until a pod that stays idle is looked at again: its own word or its namespace's may be another by then."""
 
 NAMESPACES_KEPT: Final = 4_096
 
@@ -148,7 +151,7 @@ class IdleShares(Component):
         since = self._pod_since(uid)
         if since is None:
             self._told.pop(uid, None)
-            self._ledger.holders.yielding.discard(uid)
+            self._let_yield(uid, yields=False)
         elif self._settings.idle_after_s:
             self.worker.mark(uid)
 
@@ -168,21 +171,28 @@ class IdleShares(Component):
             self._look_again(uid, self._settings.idle_after_s - idle_s)
             return
         card, holder = self._ledger.holders.of(uid)[0]
-        if not self._evictions.may_leave(holder):
+        if not self._evictions.may_leave(holder):  # it leaves already, or was not seen bound yet
+            self._look_again(uid, RECHECK_S)
             return
         policy = await self._policy_for(holder)
         self._tell(card, holder, since, idle_s, policy)
         left_s = self._settings.idle_after_s + self._settings.idle_grace_s - idle_s
-        if policy == REPORT:
-            return
-        if left_s > 0:
-            self._look_again(uid, left_s)
-        elif policy == YIELD:
-            self._ledger.holders.yielding.add(uid)
+        is_over = policy != REPORT and left_s <= 0
+        self._let_yield(uid, is_over and policy == YIELD)
+        if is_over and policy == EVICT:
+            self._look_again(uid, RECHECK_S if await self._evict(card, holder, since) else PAUSE_S)
+        else:
+            self._look_again(uid, min(left_s, RECHECK_S) if left_s > 0 else RECHECK_S)
+
+    def _let_yield(self, uid: str, yields: bool) -> None:
+        """Note whether a pod leaves its cards for any other that waits."""
+        yielding = self._ledger.holders.yielding
+        if yields and uid not in yielding:
+            yielding.add(uid)
             self._events.tell(PodYields())
             self._context.room_has_changed.set()
-        elif not await self._evict(card, holder, since):
-            self._look_again(uid, PAUSE_S)
+        elif not yields:
+            yielding.discard(uid)
 
     async def _policy_for(self, holder: Holder) -> str:
         """Return what becomes of a pod: by its own word, its controller, its namespace, and the setting."""

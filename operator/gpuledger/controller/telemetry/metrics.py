@@ -19,7 +19,7 @@ import contextlib
 import ctypes
 import gc
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -39,11 +39,13 @@ from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.budgets import Spending
 from gpuledger.model.errors import Reason
 from gpuledger.model.failure import FaultClass
+from gpuledger.model.share import part_of_card
 from gpuledger.model.usage import MS_PER_HOUR
 from gpuledger.placement.choose import Chooser
 from gpuledger.workflows.accounts import Today
 from gpuledger.workflows.audit_runs import AuditRuns
 from gpuledger.workflows.gangs.members import Members
+from gpuledger.workflows.idle_shares import IdleShare
 from gpuledger.workflows.inventory import NodesWithoutTopology
 from gpuledger.workflows.pending.pod_condition import WaitingReport
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
@@ -79,6 +81,8 @@ class Measured:
     """Returns what has been held today and is in records."""
     budgets: Callable[[], Iterable[tuple[str, Spending]]] = tuple
     """Returns namespaces with what is spent of their budgets."""
+    idle: Callable[[], Iterable[IdleShare]] = tuple
+    """Returns the shares that are idle now."""
     cards_held: Callable[[], int] = lambda: 0
     """How many cards have failed whose pods stay, as too many have failed at once."""
 
@@ -97,6 +101,7 @@ class ProcessMetrics(Collector):
         yield from self._failures()
         yield from self._quotas()
         yield from self._budgets()
+        yield from self._idle()
         yield self._workloads()
         yield from self._growth()
         yield from self._audits()
@@ -161,6 +166,16 @@ class ProcessMetrics(Collector):
             spent.add_metric([namespace, each.budget.quota, each.budget.key], each.spent_ms / MS_PER_HOUR)
         yield most
         yield spent
+
+    def _idle(self) -> Iterator[Metric]:
+        cards: defaultdict[str, float] = defaultdict(float)
+        for each in self._measured.idle():
+            cards[each.holder.pod.namespace] += part_of_card(each.holder.share, each.card)
+        text = "Cards that a namespace's pods hold and do not use, its shares as parts of a card"
+        found = GaugeMetricFamily("gpuledger_namespace_idle_cards", text, labels=["namespace"])
+        for namespace, amount in sorted(cards.items()):
+            found.add_metric([namespace], amount)
+        yield found
 
     def _workloads(self) -> Metric:
         text = (

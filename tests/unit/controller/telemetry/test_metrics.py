@@ -52,6 +52,14 @@ def test_what_a_namespace_may_have_and_has_is_shown_by_quota() -> None:
     assert value(text, "gpuledger_namespace_quota_used", **of_quota) == 4_000
 
 
+def test_what_a_namespace_has_spent_of_its_budget_and_does_not_use_is_shown() -> None:
+    of_quota = {"namespace": "team", "quota": "gpus", "key": "gpuledger.dev/card-hours-per-day"}
+    text = everything().text()
+    assert value(text, "gpuledger_namespace_budget_card_hours", **of_quota) == 10
+    assert value(text, "gpuledger_namespace_budget_spent_card_hours", **of_quota) == 5
+    assert value(text, "gpuledger_namespace_idle_cards", namespace="team") == pytest.approx(0.25)
+
+
 async def test_a_large_text_comes_in_pieces() -> None:
     shown = Shown(a_ledger(*(card for number in range(100) for card in cards_of(f"node-{number}"))))
     pieces = [piece async for piece in shown.metrics().chunks()]
