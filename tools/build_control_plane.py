@@ -72,6 +72,7 @@ NODE_PROGRAMS = (
     Program("ctr", "containerd", f"{CONTAINERD}/ctr", 5),
 )
 PROMTOOL = Program("promtool", "prometheus", "github.com/prometheus/prometheus/cmd/promtool", 60)
+PROMETHEUS = Program("prometheus", "prometheus", "github.com/prometheus/prometheus/cmd/prometheus", 90)
 HELM = Program("helm", "helm", "helm.sh/helm/v4/cmd/helm", 80)
 KREW = Program("krew", "krew", "sigs.k8s.io/krew/cmd/krew", 20)
 CRANE = Program("crane", "crane", "github.com/google/go-containerregistry/cmd/crane", 10)
@@ -134,6 +135,14 @@ def kind_sources() -> Path:
 def ensure_promtool() -> Path:
     """Return Prometheus' promtool, which judges metrics and rules, building it if it is missing. Raises BuildError."""
     return _built([PROMTOOL])[PROMTOOL]
+
+
+def ensure_prometheus() -> Path:
+    """Return Prometheus, with no service discovery but files and lists, building it if it is missing.
+
+    Few tests need it, so `ensure_test_programs` leaves it out. Raises BuildError.
+    """
+    return _built([PROMETHEUS])[PROMETHEUS]
 
 
 def ensure_helm() -> Path:

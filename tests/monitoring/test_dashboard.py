@@ -20,9 +20,7 @@ from gpuledger.model.card import CardPhase
 from gpuledger.model.errors import Reason
 from gpuledger.model.share import Pod
 from gpuledger.workflows.accounts import Today
-from monitoring.test_promtool import MONITORING, asked, promtool
-
-__all__ = ["promtool"]  # the fixture
+from monitoring.promtool import MONITORING, asked
 
 Json = dict[str, Any]
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]  # a first build takes minutes

@@ -1,43 +1,18 @@
-"""What Prometheus' own promtool says of metrics, alert rules and the dashboard's queries.
-
-It is built from source when it is first wanted. Where that can't be done, these tests are skipped, with the reason; in
-the pipeline (CI=true) that is a failure.
-"""
+"""What Prometheus' own promtool says of metrics, alert rules and the dashboard's queries."""
 
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
 
-from build_control_plane import ensure_promtool
-from build_steps import BuildError
 from builders import a_card, a_holder, a_ledger, a_share, stored
 from fakes.metrics import ALL, Shown, everything
-from requirements import require
+from monitoring.promtool import MONITORING, asked
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]  # a first build takes minutes
 
-ROOT = Path(__file__).parents[2]
-MONITORING = ROOT / "manifests" / "monitoring"
 RULES_TEST = Path(__file__).with_name("rules_test.yaml")
-
-
-@pytest.fixture(scope="module")
-def promtool() -> Path:
-    """Return the program."""
-    try:
-        return ensure_promtool()
-    except BuildError as error:
-        require("promtool can't be built, so nothing judges metrics and rules", str(error))
-        raise
-
-
-def asked(promtool: Path, *arguments: str, stdin: bytes = b"") -> tuple[int, str]:
-    """Run promtool; return its status and all that it says."""
-    done = subprocess.run([promtool, *arguments], input=stdin, capture_output=True, check=False)
-    return done.returncode, (done.stdout + done.stderr).decode()
 
 
 def test_the_rules_are_valid(promtool: Path) -> None:
