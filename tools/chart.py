@@ -292,9 +292,9 @@ def closed_levels(schema: dict[str, Any], path: tuple[str, ...] = ()) -> Iterato
 
 
 def alert_rules() -> list[dict[str, Any]]:
-    """Return all alert rules."""
-    (group,) = yaml.safe_load(RULES.read_text())["groups"]
-    return list(group["rules"])
+    """Return all alert rules; rules that only record something are left out."""
+    groups = yaml.safe_load(RULES.read_text())["groups"]
+    return [rule for group in groups for rule in group["rules"] if "alert" in rule]
 
 
 def threshold_of(rule: dict[str, Any]) -> str | None:

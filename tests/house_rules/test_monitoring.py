@@ -28,7 +28,8 @@ RULES = yaml.safe_load((MONITORING / "rules.yaml").read_text())
 DASHBOARD = json.loads((MONITORING / "dashboard.json").read_text())
 VALUES = yaml.safe_load((ROOT / "manifests" / "chart" / "values.yaml").read_text())
 RUNBOOKS = (ROOT / "docs" / "alerts.md").read_text()
-ALERTS = [rule for group in RULES["groups"] for rule in group["rules"]]
+ALL_RULES = [rule for group in RULES["groups"] for rule in group["rules"]]
+ALERTS = [rule for rule in ALL_RULES if "alert" in rule]
 PARTS = ("_bucket", "_sum", "_count")
 """Endings of a histogram's samples."""
 
@@ -46,7 +47,7 @@ def expressions() -> list[str]:
     """Return all queries of the rules and of the dashboard."""
     targets = [target["expr"] for panel in DASHBOARD["panels"] for target in panel.get("targets", [])]
     variables = [each["definition"] for each in DASHBOARD["templating"]["list"] if each["type"] == "query"]
-    return [*(rule["expr"] for rule in ALERTS), *targets, *variables]
+    return [*(rule["expr"] for rule in ALL_RULES), *targets, *variables]
 
 
 def documented() -> dict[str, tuple[str, set[str]]]:

@@ -620,7 +620,8 @@ def test_alerts_change_by_their_names(helm: Helm) -> None:
     }
     page = "https://docs.example/alerts.html"
     objects = helm.objects(monitoring={"rules": True, "alerts": changes, "runbooks": page})
-    (group,) = objects["PrometheusRule", "gpuledger"]["spec"]["groups"]
+    group, recorded = objects["PrometheusRule", "gpuledger"]["spec"]["groups"]
+    assert [rule["record"] for rule in recorded["rules"]] == ["namespace_queue_model:gpuledger_card_hours:increase1h"]
     found = {rule["alert"]: rule for rule in group["rules"]}
     before = {rule["alert"]: rule for rule in alert_rules()}
     assert before.keys() - found.keys() == {"GPULedgerNoLeader"}

@@ -40,7 +40,6 @@ from gpuledger.ledger.budgets import Spending
 from gpuledger.model.errors import Reason
 from gpuledger.model.failure import FaultClass
 from gpuledger.model.share import part_of_card
-from gpuledger.model.usage import MS_PER_HOUR
 from gpuledger.placement.choose import Chooser
 from gpuledger.workflows.accounts import Today
 from gpuledger.workflows.audit_runs import AuditRuns
@@ -157,13 +156,13 @@ class ProcessMetrics(Collector):
 
     def _budgets(self) -> Iterator[Metric]:
         labels = ["namespace", "quota", "key"]
-        text = "Card hours that a budget has for each of its periods"
-        most = GaugeMetricFamily("gpuledger_namespace_budget_card_hours", text, labels=labels)
-        text = "Card hours of a budget that are spent since its period began"
-        spent = GaugeMetricFamily("gpuledger_namespace_budget_spent_card_hours", text, labels=labels)
+        text = "Time of cards that a budget has for each of its periods"
+        most = GaugeMetricFamily("gpuledger_namespace_budget_card_seconds", text, labels=labels)
+        text = "Time of cards of a budget that is spent since its period began"
+        spent = GaugeMetricFamily("gpuledger_namespace_budget_spent_card_seconds", text, labels=labels)
         for namespace, each in self._measured.budgets():
-            most.add_metric([namespace, each.budget.quota, each.budget.key], each.budget.card_hours)
-            spent.add_metric([namespace, each.budget.quota, each.budget.key], each.spent_ms / MS_PER_HOUR)
+            most.add_metric([namespace, each.budget.quota, each.budget.key], each.most_ms / 1000)
+            spent.add_metric([namespace, each.budget.quota, each.budget.key], each.spent_ms / 1000)
         yield most
         yield spent
 

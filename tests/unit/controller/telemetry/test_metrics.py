@@ -55,8 +55,8 @@ def test_what_a_namespace_may_have_and_has_is_shown_by_quota() -> None:
 def test_what_a_namespace_has_spent_of_its_budget_and_does_not_use_is_shown() -> None:
     of_quota = {"namespace": "team", "quota": "gpus", "key": "gpuledger.dev/card-hours-per-day"}
     text = everything().text()
-    assert value(text, "gpuledger_namespace_budget_card_hours", **of_quota) == 10
-    assert value(text, "gpuledger_namespace_budget_spent_card_hours", **of_quota) == 5
+    assert value(text, "gpuledger_namespace_budget_card_seconds", **of_quota) == 10 * 3600
+    assert value(text, "gpuledger_namespace_budget_spent_card_seconds", **of_quota) == 5 * 3600
     assert value(text, "gpuledger_namespace_idle_cards", namespace="team") == pytest.approx(0.25)
 
 
