@@ -487,8 +487,7 @@ class ApiServer:
             if body["metadata"]["name"] in self.usages:
                 raise Conflict(f"{body['metadata']['name']} already exists", 409)
             return self._put("GPUUsage", self.usages, body["metadata"]["name"], body)
-        dates = body["labelSelector"].partition(" in ")[2].strip("()").split(",")
-        for name in [name for name, usage in self.usages.items() if usage["spec"]["date"] in dates]:
+        for name in [name for name, usage in self.usages.items() if _has_labels(usage, body["labelSelector"])]:
             self._drop("GPUUsage", self.usages, name)
         return {}
 
@@ -501,8 +500,7 @@ class ApiServer:
                 here = [pod for (namespace, _), pod in self.pods.items() if namespace == names[0]]
                 return [pod for pod in here if labels.items() <= pod["metadata"].get("labels", {}).items()]
             case Operation.LIST_USAGES:
-                date = parameters["labelSelector"].partition("=")[2]
-                return [usage for usage in self.usages.values() if usage["spec"]["date"] == date]
+                return [usage for usage in self.usages.values() if _has_labels(usage, parameters["labelSelector"])]
             case Operation.LIST_NODES:
                 return list(self.nodes.values())
             case Operation.LIST_CARDS:
@@ -679,6 +677,12 @@ def _found(objects: Mapping[Any, Json], key: object) -> Json:
     if key not in objects:
         raise NotFound(f"{key} not found", 404)
     return objects[key]
+
+
+def _has_labels(found: Json, selector: str) -> bool:
+    """Return whether an object has labels as a selector wants them, all of it `KEY in (ONE,ANOTHER)`."""
+    labels, wanted = found["metadata"]["labels"], re.findall(r"([^,()]+) in \(([^)]*)\)", selector)
+    return all(labels[key] in values.split(",") for key, values in wanted)
 
 
 def _as_it_is(stored: Json, _: Json) -> Json:

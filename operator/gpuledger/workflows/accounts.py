@@ -134,7 +134,7 @@ class Accounts(Component):
         if now is None:
             return
         async with self._turns:
-            async for page in self._store.usages(f"{now:%Y-%m-%d}"):
+            async for page in self._store.usages([f"{now:%Y-%m-%d}"]):
                 for each in map(record, page):
                     self._note_today(each)
         self._today_read = f"{now:%Y-%m-%d}"
