@@ -474,7 +474,7 @@ def report_asked(request: web.Request, source: LedgerSource) -> Question:
     by, namespaces = words.get("by", "namespace"), tuple(filter(None, words.get("namespace", "").split(",")))
     if by not in WAYS:
         raise refusal(web.HTTPBadRequest, f"by is one of {', '.join(WAYS)}")
-    if len(namespaces) > NAMESPACES_OF_REPORT or not all(NAME.fullmatch(each.removesuffix("*")) for each in namespaces):
+    if len(namespaces) > NAMESPACES_OF_REPORT or not all(map(_is_name_or_begin, namespaces)):
         text = f"namespace has the names of {NAMESPACES_OF_REPORT} at most, such as team-a,team-b, or team-* for all so"
         raise refusal(web.HTTPBadRequest, text)
     try:
@@ -482,6 +482,10 @@ def report_asked(request: web.Request, source: LedgerSource) -> Question:
     except BadInput as error:
         raise refusal(web.HTTPBadRequest, str(error)) from error
     return Question(by, days, namespaces)
+
+
+def _is_name_or_begin(text: str) -> bool:
+    return NAME.fullmatch(f"{text[:-1]}0" if text.endswith("*") else text) is not None
 
 
 async def reported(source: LedgerSource, asked: Question) -> Json:
@@ -617,5 +621,5 @@ class DeveloperServer:
 
 def _check_own(own: str, namespace: str) -> None:
     """Refuse to answer about another namespace than the token's, by its whole name."""
-    if not own or own != namespace:
+    if not NAME.fullmatch(own) or own != namespace:
         raise refusal(web.HTTPForbidden, f"this token does not speak for namespace {namespace[:WORD_LENGTH]}")
