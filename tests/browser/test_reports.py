@@ -48,27 +48,27 @@ async def test_days_and_names_are_chosen_and_kept_in_the_address(page: Page) -> 
     cluster = with_reports(demo())
     async with served(cluster) as address:
         await live(page, address + REPORTS)
-        await page.get_by_label("Days").select_option("7")
+        await page.locator("#days").select_option("7")
         await expect(page.locator(".chart g")).to_have_count(8)
         for by, first in (
             ("queue", "(no queue)"),
             ("model", "NVIDIA A100-SXM4-40GB"),
-            ("owner", "research: Job/eval-0"),
-            ("node", "gpu-node-1"),
+            ("owner", "research: Job/train-0"),
+            ("node", "gpu-node-3"),
         ):
-            await page.get_by_label("By").select_option(by)
+            await page.locator("#by").select_option(by)
             await expect(rows(page).nth(1)).to_contain_text(first)
         await expect(page).to_have_url(f"{address}{REPORTS}&days=7&by=node")
         await page.reload()
-        await expect(rows(page).nth(1)).to_contain_text("gpu-node-1")
+        await expect(rows(page).nth(1)).to_contain_text("gpu-node-3")
         await page.go_back()
-        await expect(rows(page).nth(1)).to_contain_text("research: Job/eval-0")
+        await expect(rows(page).nth(1)).to_contain_text("research: Job/train-0")
 
 
 async def test_the_numbers_of_each_day_are_there_for_who_does_not_see_the_chart(page: Page) -> None:
     async with served(with_reports(demo())) as address:
         await live(page, f"{address}{REPORTS}&days=7")
-        await page.get_by_text("Card hours by day").press("Enter")
+        await page.locator("#report summary").press("Enter")
         by_day = page.get_by_role("region", name="Card hours by day").get_by_role("row")
         await expect(by_day).to_have_count(9)
         await expect(by_day.nth(1)).to_contain_text("2026-11-30256")
@@ -151,7 +151,7 @@ async def test_it_can_be_used_on_a_telephone(browser: Browser, phone: str, schem
     async with on_a_phone(browser, with_reports(demo()), PHONES[phone], scheme, f"{REPORTS}&days=90") as page:
         await expect(chart(page)).to_be_visible()
         for by in ("namespace", "owner"):
-            await page.get_by_label("By").select_option(by)
+            await page.locator("#by").select_option(by)
             await expect(page.get_by_role("region", name=f"Sums by {by}")).to_be_visible()
             assert await page.evaluate(SIDEWAYS) == 0
             assert await page.evaluate(TOO_SMALL, FINGER_PX) == []
@@ -165,5 +165,5 @@ async def test_everybody_can_read_reports(browser: Browser, scheme: Literal["lig
         await live(page, address + REPORTS)
         await expect(chart(page)).to_be_visible()
         assert await problems(page) == []
-        await page.get_by_text("Card hours by day").click()
+        await page.locator("#report summary").click()
         assert await problems(page) == []
