@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -20,6 +21,7 @@ from cluster.test_kubectl_gpuledger import Plugin
 from control_plane import free_port
 from effort import times
 from fakes.usage_records import days_until, many_records
+from gpuledger.formats.custom_resource.usage import DATE_LABEL
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.kube_api.writes import MERGE_PATCH
 from hostile.machine import Machine, cpu_s, memory_mib
@@ -49,7 +51,8 @@ def cluster(shared: SharedPlane) -> Iterator[Cluster]:
         cluster.add_nodes(NODES)
         asyncio.run(written(cluster))
         yield cluster
-        cluster.request("DELETE", USAGES)
+        for day in days_until(datetime.now(UTC).date(), DAYS):  # all at once take longer than a request may
+            cluster.request("DELETE", f"{USAGES}?labelSelector={quote(f'{DATE_LABEL}={day}')}")
         cluster.clear()
 
 

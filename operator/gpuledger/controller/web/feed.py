@@ -178,7 +178,7 @@ class LedgerSource:
     agents_answers: Callable[[], Awaitable[Answers]] = _no_agents
     report: Callable[[Question], Awaitable[Json]] = _no_reports
     """Returns what was held over days: see reports.py."""
-    now: Callable[[], datetime] = partial(datetime.now, UTC)
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
     """Returns the time of day by which days begin and end."""
     _taken: int = field(default=0, init=False)  # the ledger's number of its last change that was looked at
     _touches: ChangeLog = field(default_factory=ChangeLog, init=False)  # an edition is the number of one

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 
 from gpuledger.controller.web.pace import Pace
 from gpuledger.kube_api.writes import KubeStore
@@ -35,7 +36,7 @@ ASKED_AT_ONCE = 8
 """Different questions, all but one of which wait for their turn; the rest has to retry later."""
 
 
-class Busy(GpuledgerError):
+class Busy(GpuledgerError):  # noqa: N818
     """Others' reports are being made."""
 
 
@@ -72,8 +73,13 @@ class Reports:
             if len(self._asking) >= ASKED_AT_ONCE:
                 raise Busy("other reports are being made: retry in a moment")
             asking = self._asking[asked] = asyncio.create_task(self._made(asked))
-            asking.add_done_callback(lambda _: self._asking.pop(asked))
+            asking.add_done_callback(partial(self._asked, asked))
         return await asyncio.shield(asking)  # others wait for the same answer when this request is given up
+
+    def _asked(self, asked: Question, task: asyncio.Task[Json]) -> None:
+        del self._asking[asked]
+        if not task.cancelled():
+            task.exception()  # nobody may be left to be told of it
 
     async def _made(self, asked: Question) -> Json:
         loop = asyncio.get_running_loop()
