@@ -62,6 +62,16 @@ def test_rows_and_their_sum_are_a_table(kubectl: FakeKubectl) -> None:
     assert [row[0].lower() for row in rows] == ["day", "2026-11-28", "2026-11-29", "2026-11-30"]
 
 
+def test_days_have_bars_of_which_the_longest_is_the_most(kubectl: FakeKubectl) -> None:
+    kubectl.tell({ALLOCATIONS: a_list(), USAGES: a_list(*RECORDS)})
+    lines = [line.split() for line in run("--by", "day").stdout.splitlines()[3:6]]
+    hours = [float(hours) for _, _, hours, *_ in lines]
+    lengths = [bar.count("#") + bar.count("█") for _, bar, *_ in lines]
+    assert max(lengths) == 20
+    assert lengths.index(20) == hours.index(max(hours))
+    assert sorted(zip(hours, lengths, strict=True)) == list(zip(sorted(hours), sorted(lengths), strict=True))
+
+
 def test_a_day_that_can_not_be_meant_is_named_with_its_option(kubectl: FakeKubectl) -> None:
     result = run("--until", "2026-10-01")
     assert result.exit_code == 2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
@@ -10,9 +10,9 @@ import click
 
 from gpuledger.command_line.cluster_access import ClusterAccess
 from gpuledger.command_line.options import Common, common_options
-from gpuledger.command_line.output import TO_READ, NoLedger, all_cards, uncollected, utc_now
+from gpuledger.command_line.output import TO_READ, NoLedger, all_cards, bar, uncollected, utc_now
 from gpuledger.formats.custom_resource.stored_card import stored_card
-from gpuledger.formats.custom_resource.usage import records_of
+from gpuledger.formats.custom_resource.usage import records_of, side_by_side
 from gpuledger.model.errors import BadInput, Denied, NotFound
 from gpuledger.model.json_object import Json
 from gpuledger.reports.account import NO_RECORDS, WAYS, Days, Prices, Question, Tally, days_asked
@@ -22,6 +22,11 @@ NOT_ALLOWED = (
     "your account may not list gpuusages.gpuledger.dev: the ClusterRole gpuledger-viewer may, which an administrator "
     "can bind to you"
 )
+
+LISTS = 3
+"""Of records, at a time: for the API server, tens of thousands are seconds of one core."""
+
+BAR_WIDTH = 20
 
 COLUMNS = (
     Column("CARD-HOURS", right=True),
@@ -103,10 +108,14 @@ def report_lines(found: Json, terminal: Terminal) -> Iterator[str]:
             yield "Nothing was held."
             return
     priced = any("cost" in row for row in found["rows"])
-    columns = [Column(found["by"].upper()), *COLUMNS[: len(COLUMNS) - (not priced)]]
-    entries = [_cells(row) for row in found["rows"]]
+    by_day = found["by"] == "day"
+    drawn = [Column("", spare=4, drawn=True)] if by_day else []
+    columns = [Column(found["by"].upper()), *drawn, *COLUMNS[: len(COLUMNS) - (not priced)]]
+    most = max((row["cardHours"] for row in found["rows"]), default=0)
+    bars = [[bar(terminal, row["cardHours"], most, "cyan", BAR_WIDTH)] if by_day else [] for row in found["rows"]]
+    entries = [_cells(row, drawn) for row, drawn in zip(found["rows"], bars, strict=True)]
     if not terminal.csv:
-        entries.append(_cells({"name": "total"} | found["total"]))
+        entries.append(_cells({"name": "total"} | found["total"], [""] if by_day else []))
     yield from table(terminal, columns, entries)
     if not terminal.csv and found["cluster"]["cardHours"]:
         part = found["total"]["cardHours"] / found["cluster"]["cardHours"]
@@ -115,9 +124,9 @@ def report_lines(found: Json, terminal: Terminal) -> Iterator[str]:
         yield f"{part:.0%} of the {cluster['cardHours']:,.2f} hours of the {cluster['cards']} cards that are there now"
 
 
-def _cells(row: Json) -> list[Cell]:
+def _cells(row: Json, drawn: Sequence[Cell]) -> list[Cell]:
     name, *numbers = row.values()
-    return [name, *(f"{value:,}" if isinstance(value, int) else f"{value:,.2f}" for value in numbers)]
+    return [name, *drawn, *(f"{value:,}" if isinstance(value, int) else f"{value:,.2f}" for value in numbers)]
 
 
 def _records(cluster: ClusterAccess, asked: Question, now: datetime) -> Iterator[Json]:
@@ -126,7 +135,8 @@ def _records(cluster: ClusterAccess, asked: Question, now: datetime) -> Iterator
 
     dates = asked.days.of_records(now.astimezone(UTC).date())
     try:
-        yield from cluster.begin(path_of("gpuusage", ""), records_of(dates, asked.namespaces))
+        parts = [records_of(part, asked.namespaces) for part in side_by_side(dates, LISTS)]
+        yield from cluster.begin(path_of("gpuusage", ""), *parts)
     except NotFound:
         raise BadInput(NO_RECORDS) from None
     except Denied as error:

@@ -7,12 +7,13 @@ a time; what is added up is bounded, and an answer is kept for a while: who relo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 
 from gpuledger.controller.web.pace import Pace
+from gpuledger.formats.custom_resource.usage import side_by_side
 from gpuledger.kube_api.writes import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.card import Card
@@ -22,9 +23,13 @@ from gpuledger.model.json_object import Json
 from gpuledger.model.share import Holder
 from gpuledger.model.usage import EndedShare
 from gpuledger.reports.account import NO_RECORDS, Question, Tally
+from gpuledger.workflows.tasks import gather_all
 
 TIMEOUT_S = 30.0
 """For one report, once its turn has come."""
+
+LISTS = 2
+"""Of one report, at a time, each page by page: while one is read, the API server encodes another."""
 
 KEPT_S = 30.0
 KEPT_TIMES = 10.0
@@ -107,10 +112,14 @@ class Reports:
         pace, now = Pace(), self.now()
         held = await self._held(pace)
         tally = Tally(asked, now, bounded=True)
-        async for page in self._store.usages(asked.days.of_records(now.date()), asked.only):
-            for each in page:
-                tally.add_record(each)
-                await pace.keep()
+
+        async def read(dates: Sequence[str]) -> None:
+            async for page in self._store.usages(dates, asked.only):
+                for each in page:
+                    tally.add_record(each)
+                    await pace.keep()
+
+        await gather_all([read(dates) for dates in side_by_side(asked.days.of_records(now.date()), LISTS)])
         for ended, card in held.ended:
             tally.add_share(ended, card)
             await pace.keep()

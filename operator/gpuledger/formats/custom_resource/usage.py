@@ -68,6 +68,11 @@ def records_of(dates: Sequence[str], namespaces: Sequence[str] = ()) -> dict[str
     return {"labelSelector": selector}
 
 
+def side_by_side(dates: Sequence[str], number: int) -> list[Sequence[str]]:
+    """Return days in so many parts of about the same size: for each, the API server can use another core."""
+    return [part for part in (dates[first::number] for first in range(number)) if part]
+
+
 @dataclass(frozen=True, slots=True)
 class Record:
     """A record in one version."""
