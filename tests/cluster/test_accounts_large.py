@@ -38,8 +38,11 @@ NODES = times(2, 125)
 """Of eight cards each."""
 WRITERS = 16
 
-COMMAND_S, OPERATOR_S = 4.0, 4.0
-"""On a machine of one's own: two seconds to read and to add up, as much for the start of two programs and the cards."""
+COMMAND_CPU_S, OPERATOR_CPU_S = 5.0, 4.0
+"""Of a processor, which others on the machine change little: the command's with its start and kubectl's. It was 3.0 and
+2.0 where others had three quarters of two cores."""
+WAIT_S = 10.0
+"""On a machine of one's own with two cores, most of it for the API server, which encodes 78 MB of JSON each time."""
 LATE_BY_S = 0.05
 PAGES_MIB = 40
 """A page is 6 MiB at most, ten times as much as objects, and there are two at a time."""
@@ -106,7 +109,8 @@ def test_a_report_of_all_takes_seconds_and_the_operator_keeps_answering_others(
     )
     assert {**found, "cluster": None} == {**told, "cluster": None}
     assert found["total"]["shares"] == NAMESPACES * DAYS * sum(range(1, LINES + 1))
-    assert command_s < COMMAND_S / share
-    assert operator_s < OPERATOR_S / left
+    assert command_cpu_s < COMMAND_CPU_S
+    assert operator_cpu_s < OPERATOR_CPU_S
+    assert max(command_s * share, operator_s * left) < WAIT_S
     assert late_s <= LATE_BY_S / left
     assert more_mib <= PAGES_MIB
