@@ -21,7 +21,7 @@ from aiohttp import web  # noqa: E402
 from playwright.async_api import Browser, Page, async_playwright  # noqa: E402
 
 from fakes.usage import measure_demo  # noqa: E402
-from fakes.view_cluster import ViewCluster, demo, teams  # noqa: E402
+from fakes.view_cluster import ViewCluster, demo, teams, with_reports  # noqa: E402
 from gpuledger.controller.web.view_server import Access, LocalAccess, ViewServer  # noqa: E402
 
 IMAGES = ROOT / "docs" / "images"
@@ -115,6 +115,9 @@ async def take_all(browser: Browser) -> None:
         await page.click('.card[aria-label*="held and idle"]')
         await page.locator("#details .uses").scroll_into_view_if_needed()
         await shoot(page, "usage")
+    async with opened(browser, with_reports(demo()), WIDE, "?view=reports") as page:
+        await page.wait_for_selector(".chart")
+        await shoot(page, "reports")
     async with opened(browser, large(), WIDE) as page:
         await shoot(page, "large")
     async with opened(browser, demo(), NARROW, has_touch=True, is_mobile=True) as page:

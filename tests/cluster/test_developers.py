@@ -41,7 +41,11 @@ def developer(cluster: Cluster, namespace: str) -> Iterator[Path]:
 
 
 def asked(cluster: Cluster, pod_name: str, token: str, kind: str = "pod") -> tuple[int, Json]:
-    request = urllib.request.Request(f"{cluster.installation.explain_url}/v1/explain?{kind}={pod_name}")  # noqa: S310
+    return answer(cluster, f"explain?{kind}={pod_name}", token)
+
+
+def answer(cluster: Cluster, question: str, token: str) -> tuple[int, Json]:
+    request = urllib.request.Request(f"{cluster.installation.explain_url}/v1/{question}")  # noqa: S310
     request.add_header(TOKEN_HEADER, token)
     try:
         with urllib.request.urlopen(request, timeout=20) as answer:  # noqa: S310 - our own process
@@ -87,6 +91,21 @@ def test_a_developer_sees_gangs_of_the_own_namespace(cluster: Cluster, namespace
     assert "secret" not in json.dumps(found)
     assert asked(cluster, "default/train", token, "gang")[0] == 403
     cluster.plane.kubectl("delete", "pod", "train-0", "train-1", "-n", namespace, "--force", "--grace-period=0")
+
+
+def test_a_developer_is_told_what_the_own_namespace_held_and_no_other(
+    cluster: Cluster, namespace: str, developer: Path
+) -> None:
+    words = ("create", "token", "default", "-n", namespace, f"--audience={AUDIENCE}")
+    token = cluster.plane.kubectl(*words, kubeconfig=developer).strip()
+    code, found = answer(cluster, f"report?namespace={namespace}&by=owner", token)
+    assert (code, found["rows"], found["by"]) == (200, [], "owner"), "its pod waits, and that of another runs"
+    for others in ("default", "", f"{namespace},default", "*"):
+        assert answer(cluster, f"report?namespace={others}", token)[0] == 403
+    own = cluster.plane.kubectl("create", "token", "default", "-n", "default", f"--audience={AUDIENCE}").strip()
+    cluster.wait(
+        lambda: bool(answer(cluster, "report?namespace=default", own)[1].get("rows")), "what runs is counted", 60
+    )
 
 
 def test_without_the_role_explain_says_what_the_pod_says_and_what_is_missing(

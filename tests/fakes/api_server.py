@@ -121,7 +121,6 @@ _CLAIM = "/apis/resource.k8s.io/v1/namespaces/([^/]+)/resourceclaims/([^/]+)"
 _RESERVATION = r"/apis/gpuledger.dev/v1alpha1/namespaces/([^/]+)/gpureservations/([^/]+)"
 _USAGES = "/apis/gpuledger.dev/v1alpha1/gpuusages"
 _WORKLOAD = rf"{_KUEUE}/namespaces/([^/]+)/workloads/([^/]+)"
-_IN = re.compile(r"([^ ,]+) in \(([^)]*)\)")
 _ROUTES = (
     ("GET", rf"{_CARDS}/([^/]+)", Operation.READ_CARD),
     ("POST", _CARDS, Operation.CREATE_CARD),
@@ -497,8 +496,7 @@ class ApiServer:
             if body["metadata"]["name"] in self.usages:
                 raise Conflict(f"{body['metadata']['name']} already exists", 409)
             return self._put("GPUUsage", self.usages, body["metadata"]["name"], body)
-        dates = body["labelSelector"].partition(" in ")[2].strip("()").split(",")
-        for name in [name for name, usage in self.usages.items() if usage["spec"]["date"] in dates]:
+        for name in [name for name, usage in self.usages.items() if _has_labels(usage, body["labelSelector"])]:
             self._drop("GPUUsage", self.usages, name)
         return {}
 
@@ -511,8 +509,7 @@ class ApiServer:
                 here = [pod for (namespace, _), pod in self.pods.items() if namespace == names[0]]
                 return [pod for pod in here if labels.items() <= pod["metadata"].get("labels", {}).items()]
             case Operation.LIST_USAGES:
-                wanted = {key: set(values.split(",")) for key, values in _IN.findall(parameters["labelSelector"])}
-                return [each for each in self.usages.values() if _has_labels(each, wanted)]
+                return [usage for usage in self.usages.values() if _has_labels(usage, parameters["labelSelector"])]
             case Operation.LIST_NODES:
                 return list(self.nodes.values())
             case Operation.LIST_CARDS:
@@ -685,15 +682,16 @@ def _route(method: str, path: str) -> tuple[Operation, tuple[str, ...]]:
     raise AssertionError(f"no such request: {method} {path}")
 
 
-def _has_labels(found: Json, wanted: Mapping[str, set[str]]) -> bool:
-    labels = found["metadata"]["labels"]
-    return all(labels.get(key) in values for key, values in wanted.items())
-
-
 def _found(objects: Mapping[Any, Json], key: object) -> Json:
     if key not in objects:
         raise NotFound(f"{key} not found", 404)
     return objects[key]
+
+
+def _has_labels(found: Json, selector: str) -> bool:
+    """Return whether an object has labels as a selector wants them, all of it `KEY in (ONE,ANOTHER)`."""
+    labels, wanted = found["metadata"]["labels"], re.findall(r"([^,()]+) in \(([^)]*)\)", selector)
+    return all(labels[key] in values.split(",") for key, values in wanted)
 
 
 def _as_it_is(stored: Json, _: Json) -> Json:

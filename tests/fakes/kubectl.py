@@ -1,6 +1,7 @@
 """A stand-in for kubectl: a program that answers from files, and notes what it was asked.
 
 `kubectl proxy` serves, on its socket, what `answers` has for a path without its parameters; what it lacks is not found.
+Of these, only a selector of labels counts that is all of `KEY in (ONE,ANOTHER)`.
 A watch sends its events and then waits, as a real one. Every call is in `calls`, every request in `requests`.
 """
 
@@ -24,6 +25,15 @@ def note(file, what):
 told = json.loads((here / "told.json").read_text())
 arguments = sys.argv[1:]
 note("calls", arguments)
+
+def selected(answer, query):
+    import re, urllib.parse
+    selector = dict(urllib.parse.parse_qsl(query)).get("labelSelector", "")
+    wanted = re.findall("([^,()]+) in [(]([^)]*)[)]", selector)
+    if not wanted:
+        return answer
+    has = lambda item: all(item["metadata"]["labels"].get(key) in values.split(",") for key, values in wanted)
+    return {{**answer, "items": [item for item in answer["items"] if has(item)]}}
 
 def serve(path):
     import http.server, socketserver
@@ -49,7 +59,7 @@ def serve(path):
             elif self.command == "PATCH":
                 self.answer(200, {{}})
             elif path in told["answers"]:
-                self.answer(200, told["answers"][path])
+                self.answer(200, selected(told["answers"][path], query))
             else:
                 self.answer(404, {{"reason": "NotFound", "message": "there is no " + path}})
 

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import zip_longest
 from typing import Any
 
+from fakes.usage_records import a_record, days_until, held_hours
 from gpuledger.agent.simulated import MODELS_MIB
 from gpuledger.controller.web.feed import LedgerSource
 from gpuledger.ledger.book import Ledger
@@ -17,6 +18,8 @@ from gpuledger.model.gang import GangStage
 from gpuledger.model.node import NodeUsage
 from gpuledger.model.request import Demand
 from gpuledger.model.share import ContainerShare, Holder, HolderState, Pod, Share, StoredCard
+from gpuledger.model.usage import Line
+from gpuledger.reports.account import Question, Tally
 from gpuledger.reports.explanation import (
     Explanation,
     FitsOn,
@@ -33,6 +36,8 @@ from gpuledger.workflows.trail import RecordFilter
 Json = dict[str, Any]
 
 NAMESPACES = ("search", "vision", "speech", "research", "ads", "default")
+NOW = datetime(2026, 11, 30, 17, 20, tzinfo=UTC)
+"""By which reports are made: the same ones every day."""
 PROGRAMS = ("chat", "embedding", "render", "speech", "train", "notebook", "detect", "decode")
 
 
@@ -56,7 +61,11 @@ class ViewCluster:
             queues=lambda: list(self.queues),
             grafana_url=grafana_url,
             agents_answers=self.agents_answers,
+            report=self.report,
+            now=lambda: NOW,
         )
+        self.usages: list[Json] = []  # records of what namespaces held
+        self.asked_reports: list[Question] = []
         self.measured: dict[str, NodeUsage | str] = {}  # node name -> what its agent says, or why it says nothing
         self.asked_agents = 0
         self.gangs: dict[str, str] = {}  # pod UID -> its gang
@@ -201,6 +210,14 @@ class ViewCluster:
         """Return what the agents say: nothing, where the test has not said what."""
         self.asked_agents += 1
         return {name: self.measured.get(name, "no agent of gpuledger runs there") for name in self.ledger.node_names()}
+
+    async def report(self, asked: Question) -> Json:
+        """Return what is in the records."""
+        self.asked_reports.append(asked)
+        tally = Tally(asked, NOW)
+        for each in self.usages:
+            tally.add_record(each)
+        return tally.report([NOW - timedelta(days=40)] * sum(1 for _ in self.ledger.entries()))
 
     def history(self, wanted: RecordFilter, limit: int) -> Json:
         """Return the last records of a pod or a gang, or of all."""
@@ -452,4 +469,43 @@ def with_gangs(cluster: ViewCluster) -> ViewCluster:
         record(33, "gang-planned", "speech", "", None, "cards for 4 of 4 members are kept", "asr"),
         record(30, "gang-bound", "speech", "", None, "4 members are bound, 3.1 s after the last was seen", "asr"),
     ]
+    return cluster
+
+
+TEAMS = (
+    "research",
+    "vision",
+    "search",
+    "team-a",
+    "team-b",
+    "speech",
+    "ads",
+    "genomics",
+    "climate",
+    "robots",
+    "maps",
+    "qa",
+)
+
+
+def with_reports(cluster: ViewCluster) -> ViewCluster:
+    """Return a cluster with records of the last hundred days: of twelve namespaces, quieter on weekends."""
+    chance, days = random.Random(4), days_until(NOW.date(), 100)  # noqa: S311 - the same records every time
+    for place, namespace in enumerate(TEAMS):
+        models = ("NVIDIA A100-SXM4-40GB", "NVIDIA H100 80GB HBM3")
+        for number, day in enumerate(days):
+            quiet = (0.35 if day.weekday() > 4 else 1) * (0.4 + number / len(days)) * (0.7 if day == days[-1] else 1)
+            lines = {
+                Line(f"{day}", model, f"gpu-node-{1 + (place + share) % 3}", queue, f"{kind}-{place}"): held_hours(
+                    quiet * chance.uniform(6, 60) / (1 + place), 1 + chance.randrange(4), chance.randrange(900)
+                )
+                for share, (model, queue, kind) in enumerate(
+                    [
+                        (models[0], "batch", "Job/train"),
+                        (models[1], "", "Deployment/serve"),
+                        (models[0], "", "Job/eval"),
+                    ]
+                )
+            }
+            cluster.usages.append(a_record(namespace, day, lines))
     return cluster

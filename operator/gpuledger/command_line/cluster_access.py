@@ -247,26 +247,27 @@ class Ending:
 
 
 class Objects:
-    """The objects of a list, read in a thread while others go on."""
+    """The objects of some lists, each read in a thread while others go on."""
 
-    def __init__(self, items: Callable[[], Iterator[list[Json]]]) -> None:
-        self._items = items
-        self._read: SimpleQueue[list[Json] | Exception | None] = SimpleQueue()  # None is the end
-        self._thread = threading.Thread(target=self._work, daemon=True)
-        self._thread.start()
+    def __init__(self, *lists: Callable[[], Iterator[list[Json]]]) -> None:
+        self._read: SimpleQueue[list[Json] | Exception | None] = SimpleQueue()  # None is the end of one
+        self._threads = [threading.Thread(target=self._work, args=(items,), daemon=True) for items in lists]
+        for thread in self._threads:
+            thread.start()
 
     @property
     def is_being_read(self) -> bool:
         """Return whether there may be more to come."""
-        return self._thread.is_alive()
+        return any(thread.is_alive() for thread in self._threads)
 
     def end(self) -> None:
-        """Wait for the thread, whose requests have been ended: one that is at work can't outlive the interpreter."""
-        self._thread.join(END_TIMEOUT_S)
+        """Wait for the threads, whose requests have been ended: one that is at work can't outlive the interpreter."""
+        for thread in self._threads:
+            thread.join(END_TIMEOUT_S)
 
-    def _work(self) -> None:
+    def _work(self, items: Callable[[], Iterator[list[Json]]]) -> None:
         try:
-            for some in self._items():
+            for some in items():
                 self._read.put(some)
             self._read.put(None)
         except Exception as error:  # noqa: BLE001 - raised again where the objects are read
@@ -274,10 +275,11 @@ class Objects:
 
     def __iter__(self) -> Iterator[Json]:
         """Yield each object, once, as soon as it is there. Raises BadInput or a subclass of ApiError."""
-        while (some := self._read.get()) is not None:
-            if isinstance(some, Exception):
-                raise some
-            yield from some
+        for _ in self._threads:
+            while (some := self._read.get()) is not None:
+                if isinstance(some, Exception):
+                    raise some
+                yield from some
 
 
 class ClusterAccess:
@@ -314,11 +316,11 @@ class ClusterAccess:
         with self._ending.held():
             yield lambda: self._ending.was_told
 
-    def begin(self, path: str, parameters: Mapping[str, str] | None = None) -> Objects:
-        """Start to read a list."""
-        items = self._items_of(path, parameters)
+    def begin(self, path: str, *parts: Mapping[str, str]) -> Objects:
+        """Start to read a list, all of it or the parts that some parameters select, side by side."""
+        items = [self._items_of(path, parameters) for parameters in parts or (None,)]
         with self._ending.held():
-            objects = Objects(items)
+            objects = Objects(*items)
             self._lists = [*(each for each in self._lists if each.is_being_read), objects]
         return objects
 

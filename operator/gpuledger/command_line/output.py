@@ -105,7 +105,7 @@ EIGHTHS = " ▏▎▍▌▋▊▉"
 FULL, EMPTY = "█", "░"
 
 
-def bar(terminal: Terminal, used: int, capacity: int, style: str, width: int = WIDTH) -> tuple[Part, ...]:
+def bar(terminal: Terminal, used: float, capacity: float, style: str, width: int = WIDTH) -> tuple[Part, ...]:
     """Return a bar of `width` columns. Anything taken shows, and only what is full looks full; red is too much."""
     if capacity <= 0:
         return ((" " * width, ""),)

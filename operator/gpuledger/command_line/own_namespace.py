@@ -1,4 +1,4 @@
-"""`explain` and `history` for people who may work in one namespace, and may not reach the operator's pods.
+"""`explain`, `report` and `history` for people who may work in one namespace, and may not reach the operator's pods.
 
 First the operator is asked through its Service, with a token of the namespace (docs/kubectl-gpuledger.md, Developers).
 Where the account may not do that, either, the pod itself tells what was written into it, and Events what happened.
@@ -32,6 +32,7 @@ from gpuledger.formats.kubernetes.workload import GROUP, queue_of
 from gpuledger.model.errors import ApiError, BadInput, Denied, EventReason, NotFound
 from gpuledger.model.gang import GangStage
 from gpuledger.model.json_object import Json
+from gpuledger.reports.account import Question
 from gpuledger.reports.cards import pod_json
 from gpuledger.reports.explanation import (
     Explanation,
@@ -50,10 +51,11 @@ ON_STANDBY, BUSY = 421, 429
 LOOK_AGAIN_S = 0.2
 
 ROLE = "gpuledger-developer"
-TO_ALLOW = (
-    f"for each card's part in it, your account needs Role {ROLE} in namespace {LEASE_NAMESPACE}, "
+TO_ASK = (
+    f"your account needs Role {ROLE} in namespace {LEASE_NAMESPACE}, "
     "and `create` on serviceaccounts/token in its own, as `edit` has it"
 )
+TO_ALLOW = f"for each card's part in it, {TO_ASK}"
 
 
 RECORD_KINDS = {
@@ -131,19 +133,26 @@ def ask_as_developer(cluster: ClusterAccess, kind: str, namespace: str, name: st
     Raises NotFound if there is no such pod or gang, ApiError and BadInput.
     """
     try:
-        return _ask(cluster, kind, namespace, name)
+        return _ask(cluster, namespace, "explain", {kind: f"{namespace}/{name}"})
     except (Denied, NotFound) as error:  # NotFound: the Service is not there, or the pod, which is found out then
         return _own_words(cluster, kind, namespace, name, error)
 
 
-def _ask(cluster: ClusterAccess, kind: str, namespace: str, name: str) -> Json:
+def report_as_developer(cluster: ClusterAccess, namespace: str, asked: Question) -> Json:
+    """Return the operator's report of what a namespace held. Raises Denied, NotFound and other ApiErrors, BadInput."""
+    days = asked.days
+    parameters = {"namespace": namespace, "by": asked.by, "since": str(days.begin), "until": str(days.end)}
+    return _ask(cluster, namespace, "report", parameters)
+
+
+def _ask(cluster: ClusterAccess, namespace: str, path: str, parameters: Mapping[str, str]) -> Json:
     account = f"/api/v1/namespaces/{namespace}/serviceaccounts/default/token"
     token = cluster.create(account, token_request())["status"]["token"]
-    path = f"/api/v1/namespaces/{LEASE_NAMESPACE}/services/{SERVICE}:{PORT_NAME}/proxy/v1/explain"
+    address = f"/api/v1/namespaces/{LEASE_NAMESPACE}/services/{SERVICE}:{PORT_NAME}/proxy/v1/{path}"
     why = ApiError("it was not asked")
     for _ in range(TRIES):
         try:
-            return cluster.ask_service(path, {kind: f"{namespace}/{name}"}, {TOKEN_HEADER: token})
+            return cluster.ask_service(address, parameters, {TOKEN_HEADER: token})
         except ApiError as error:
             if error.status not in (ON_STANDBY, BUSY):
                 raise

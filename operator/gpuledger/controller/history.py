@@ -24,7 +24,8 @@ from pydantic import BaseModel
 from gpuledger import __version__
 from gpuledger.configuration.settings import Settings
 from gpuledger.controller.trail_files import HistoryFile, skipped_records, trail_written
-from gpuledger.controller.web.feed import CHUNK_BYTES, Pace
+from gpuledger.controller.web.feed import CHUNK_BYTES
+from gpuledger.controller.web.pace import Pace
 from gpuledger.controller.web.view_server import TokenVerdicts, judged, may_list_cards, refusal
 from gpuledger.formats.kubernetes.node import agent_pod, host_of
 from gpuledger.formats.kubernetes.other import HISTORY_AUDIENCE, PORT_NAME, TOKEN_HEADER

@@ -13,8 +13,8 @@ from typing import Any
 
 from gpuledger.formats.custom_resource.reservation import PLURAL
 from gpuledger.formats.custom_resource.stored_card import API_VERSION
-from gpuledger.formats.custom_resource.usage import DATE_LABEL, NAMESPACE_LABEL
 from gpuledger.formats.custom_resource.usage import PLURAL as USAGE_PLURAL
+from gpuledger.formats.custom_resource.usage import records_of
 from gpuledger.formats.kubernetes.other import eviction, in_good_order
 from gpuledger.formats.kubernetes.workload import GROUP, OWNER_LABEL
 from gpuledger.kube_api.client import KubeClient, Page
@@ -322,11 +322,8 @@ class UsageRequests:
         return await self._client.request("GET", f"{USAGES}/{name}")
 
     def usages(self, dates: Sequence[str], namespaces: Sequence[str] = ()) -> AsyncIterator[Page]:
-        """Yield the records of some days, of all namespaces or some, page by page."""
-        selector = f"{DATE_LABEL} in ({','.join(dates)})"
-        if namespaces:
-            selector += f",{NAMESPACE_LABEL} in ({','.join(namespaces)})"
-        return self._client.pages(USAGES, {"labelSelector": selector})
+        """Yield the records of some days, page by page; of all namespaces without a name of one."""
+        return self._client.pages(USAGES, records_of(dates, namespaces))
 
     async def create_usage(self, body: Json) -> Json:
         """Create a record. Raises Conflict if it exists."""
@@ -338,8 +335,7 @@ class UsageRequests:
 
     async def delete_usages(self, dates: Sequence[str]) -> None:
         """Delete the records of some days."""
-        selected = {"labelSelector": f"{DATE_LABEL} in ({','.join(dates)})"}
-        await self._client.request("DELETE", USAGES, parameters=selected)
+        await self._client.request("DELETE", USAGES, parameters=records_of(dates))
 
 
 class KubeStore(KubeReads, KubeWrites, KueueRequests, ReservationRequests, UsageRequests):

@@ -93,6 +93,8 @@ class CardEntry:
     reason: str = ""
     cordoned: str = ""
     """Why a person wants no new pods on the card; empty if it may take some."""
+    created: str = ""
+    """When the API server's object was created, RFC 3339."""
     listed: dict[str, Holder] = field(default_factory=dict)
     """UID -> what the API server lists as holders, in its order: pods, and stored seats."""
     holders: dict[str, Holder] = field(default_factory=dict)
@@ -155,6 +157,7 @@ class CardEntry:
         if self.card != stored.card:  # else the object that others know stays, and is found equal at a glance
             self.card = stored.card
         self.resource_version, self.stored, self.cordoned = stored.resource_version, True, stored.cordoned
+        self.created = stored.created
         self.phase, self.reason, self.open = stored.phase, stored.reason, stored.holders is not None
         if self.open:
             self.misfits, self.ended = stored.misfits, stored.ended

@@ -13,6 +13,7 @@ GpuledgerError
 ├── DriverGone          the node agent can't talk to the driver of its cards (agent/devices/source.py)
 ├── StartRefused        a container must not start on a node; the text goes into its pod's events
 ├── StateRolledBack     the API server has less than it had: its data comes from an older copy
+├── Busy                others' reports are being made; asked again soon, there is time (controller/web/reports.py)
 ├── NotKnownYet         what a container needs to start is not known yet; asked again soon, it may be
 └── ApiError            the API server said no, or said nothing
     ├── NotFound        404

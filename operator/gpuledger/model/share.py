@@ -308,3 +308,5 @@ class StoredCard:
     """Its `status.ended`; None where its definition is of an earlier release, and knows no accounts."""
     cordoned: str = ""
     """Why a person wants no new pods on the card; empty if it may take some."""
+    created: str = ""
+    """When its object was created, RFC 3339."""

@@ -1,21 +1,31 @@
-"""What was held from one day to another: sums over records, over what their cards still list, and over what runs."""
+"""What was held from one day to another: sums over records, over what their cards still list, and over what runs.
+
+One implementation for the command, which reads the records itself, and for the operator, which answers the page.
+"""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+import re
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Final
 
-from gpuledger.formats.custom_resource.usage import HELD_AMOUNTS
+from gpuledger.formats.custom_resource.usage import HELD_AMOUNTS, line_json
+from gpuledger.ledger.usage import ended_share, lines_of
+from gpuledger.model.card import Card
 from gpuledger.model.errors import BadInput
 from gpuledger.model.json_object import Json
-from gpuledger.model.usage import MS_PER_HOUR, Held
+from gpuledger.model.share import Holder
+from gpuledger.model.usage import MS_PER_HOUR, EndedShare, Held
 
 AMOUNTS: Final = tuple(HELD_AMOUNTS.values())
 
 HOUR_S: Final = 3600
+
+NO_RECORDS: Final = "the cluster has no GPUUsages: its administrator installs the CRD of this release"
 
 NOT_TOLD_APART: Final = "(others)"
 """What was held under names of which a record had too many."""
@@ -31,6 +41,11 @@ WAYS: Final[dict[str, Callable[[str, Json], str]]] = {
 """Way to add up -> the name of a row, by namespace and line of a record."""
 
 
+DAYS_AGO: Final = re.compile(r"(\d{1,4})d")
+MOST_DAYS: Final = 366
+USUAL_SINCE: Final = "30d"
+
+
 @dataclass(frozen=True, slots=True)
 class Days:
     """Days of UTC."""
@@ -38,6 +53,36 @@ class Days:
     begin: date
     end: date
     """The first day that is not among them."""
+
+    def until_today(self, today: date) -> list[str]:
+        """Return those that have begun, in their order."""
+        last = min(self.end, today + timedelta(days=1))
+        return [(self.begin + timedelta(days=number)).isoformat() for number in range((last - self.begin).days)]
+
+    def of_records(self, today: date) -> list[str]:
+        """Return all days on which a share that was held in these can have ended; one more, for clocks that differ."""
+        return Days(self.begin, date.max).until_today(today + timedelta(days=1))
+
+
+def days_asked(since: str | None, until: str | None, today: date) -> Days:
+    """Return the days that are meant; today is counted unless `until` says otherwise. Raises BadInput."""
+    ago = DAYS_AGO.fullmatch(since or USUAL_SINCE)
+    begin = today - timedelta(days=int(ago[1])) if ago else _day("since", since or "")
+    end = _day("until", until) if until else today + timedelta(days=1)
+    if begin > today:
+        raise BadInput(f"since {begin} is still to come: it is the first day of the report, today at the latest")
+    if begin >= end:
+        raise BadInput(f"until {end} is the first day that is not counted, so it has to be after {begin}")
+    if (today - begin).days > MOST_DAYS:
+        raise BadInput(f"since {begin} is more than {MOST_DAYS} days ago")
+    return Days(begin, end)
+
+
+def _day(name: str, text: str) -> date:
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        raise BadInput(f"{name} takes a day, such as 2026-11-01, or for since 30d, not {text[:40]!r}") from None
 
 
 Prices = Mapping[str, float]
@@ -65,28 +110,151 @@ class Account:
         return sums if self.cost is None else sums | {"cost": round(self.cost, 2)}
 
 
-def accounts(
-    lines: Iterable[tuple[str, Json]], by: str, days: Days, prices: Prices | None = None
-) -> dict[str, Account]:
-    """Add up lines of records of namespaces, by a key of WAYS; the rows that are most come first.
+MOST_ROWS: Final = 10_000
+MOST_ROWS_OF_NAMESPACE: Final = 1_000
+"""Of a bounded report: users choose names of owners and queues, and a row of a year has 3 KiB. Others share a row."""
 
-    As they are in the objects: there can be hundreds of thousands. Raises BadInput for a model without a price.
+OF_USERS: Final = ("owner", "queue")
+
+LARGEST: Final = 10
+"""So many rows are told by day."""
+
+
+class _Row:
+    """The sums of a name."""
+
+    __slots__ = ("amounts", "by_day", "card_ms_of_model")
+
+    def __init__(self, days: int) -> None:
+        self.amounts = [0] * len(AMOUNTS)
+        self.by_day = array("q", bytes(8 * days))
+        """Milliseconds of a card."""
+        self.card_ms_of_model: Counter[str] = Counter()
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a report is to tell."""
+
+    by: str
+    """A key of WAYS."""
+    days: Days
+    namespaces: tuple[str, ...] = ()
+    """Of these alone; a name that ends with a star stands for all that begin so. Empty: of all."""
+
+    def admits(self, namespace: str) -> bool:
+        """Return whether what a namespace held is asked for."""
+        return not self.namespaces or any(_is_named(namespace, name) for name in self.namespaces)
+
+    @property
+    def only(self) -> tuple[str, ...]:
+        """Return the namespaces that are asked for, by their whole names; empty if others may be among them."""
+        return () if any(name.endswith("*") for name in self.namespaces) else self.namespaces
+
+
+def _is_named(namespace: str, name: str) -> bool:
+    return namespace.startswith(name[:-1]) if name.endswith("*") else namespace == name
+
+
+class Tally:
+    """Adds up what was held. First come all records, and then what cards list: a share may be in both.
+
+    The cards have to be read before the records. What a card had listed by then and is off it, a record names.
     """
-    name_of, begin, end = WAYS[by], days.begin.isoformat(), days.end.isoformat()
-    rows: defaultdict[str, list[int]] = defaultdict(lambda: [0] * len(AMOUNTS))
-    card_ms_by_model: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    for namespace, line in lines:
-        if begin <= line["day"] < end:
-            name = name_of(namespace, line)
-            row = rows[name]
-            for place, amount in enumerate(AMOUNTS):
-                row[place] += line.get(amount, 0)
-            if prices is not None:
-                card_ms_by_model[name][line.get("model", "")] += line.get("cardMilliseconds", 0)
-    found = {name: Account(Held(*row), _cost(card_ms_by_model[name], prices)) for name, row in rows.items()}
-    if by == "day":
-        return dict(sorted(found.items()))
-    return dict(sorted(found.items(), key=lambda item: (-item[1].held.card_ms, item[0])))
+
+    def __init__(self, asked: Question, now: datetime, prices: Prices | None = None, *, bounded: bool = False) -> None:
+        """`bounded`: users' names can't make it large."""
+        self._asked, self._now, self._prices, self._bounded = asked, now, prices, bounded
+        self._name_of = WAYS[asked.by]
+        self._days = asked.days.until_today(now.astimezone(UTC).date())
+        self._place = {day: place for place, day in enumerate(self._days)}
+        self._sums = array("q", bytes(8 * len(self._days)))
+        self._rows: dict[str, _Row] = {}
+        self._names: Counter[str] = Counter()  # namespace -> rows that it was the first to have
+        self._entered: set[str] = set()
+
+    def add_record(self, found: Json) -> None:
+        """Add a GPUUsage: as it is, since there can be hundreds of thousands of lines."""
+        namespace, status = found["spec"]["namespace"], found.get("status") or {}
+        if self._asked.admits(namespace):
+            self._entered.update([share["key"] for share in status.get("entered") or ()])
+            for line in status.get("lines") or ():
+                self.add_line(namespace, line)
+
+    def add_holder(self, holder: Holder, card: Card) -> None:
+        """Add what a share has had until now that runs."""
+        if self._asked.admits(holder.pod.namespace):
+            ended = ended_share(holder, card, self._now)
+            if ended is not None:
+                self.add_share(ended, card)
+
+    def add_share(self, ended: EndedShare, card: Card) -> None:
+        """Add a share that has ended, unless a record has it."""
+        if ended.key not in self._entered and self._asked.admits(ended.namespace):
+            for line, held in lines_of(ended, card.model, card.node_name):
+                self.add_line(ended.namespace, line_json(line, held))
+
+    def add_line(self, namespace: str, line: Json) -> None:
+        """Add an element of a record's `status.lines`."""
+        place = self._place.get(line["day"])
+        if place is None:
+            return
+        row = self._row_of(namespace, self._name_of(namespace, line))
+        amounts, get = row.amounts, line.get
+        for number, amount in enumerate(AMOUNTS):
+            amounts[number] += get(amount, 0)
+        card_ms = get("cardMilliseconds", 0)
+        row.by_day[place] += card_ms
+        self._sums[place] += card_ms
+        if self._prices is not None:
+            row.card_ms_of_model[get("model", "")] += card_ms
+
+    def _row_of(self, namespace: str, name: str) -> _Row:
+        row = self._rows.get(name)
+        if row is not None:
+            return row
+        if self._bounded:
+            many = self._asked.by in OF_USERS and self._names[namespace] >= MOST_ROWS_OF_NAMESPACE
+            if many or len(self._rows) >= MOST_ROWS:
+                name = f"{namespace}: {NOT_TOLD_APART}" if self._asked.by == "owner" else NOT_TOLD_APART
+            self._names[namespace] += name not in self._rows
+        return self._rows.setdefault(name, _Row(len(self._days)))
+
+    def accounts(self) -> dict[str, Account]:
+        """Return the rows, those that are most first; days in their order. Raises BadInput for what has no price."""
+        found = {
+            name: Account(Held(*row.amounts), _cost(row.card_ms_of_model, self._prices))
+            for name, row in self._rows.items()
+        }
+        if self._asked.by == "day":
+            return dict(sorted(found.items()))
+        return dict(sorted(found.items(), key=lambda item: (-item[1].held.card_ms, item[0])))
+
+    def by_day(self, names: Iterable[str]) -> Iterator[Json]:
+        """Yield the card hours of each day on which something was held: all, and of some rows."""
+        told = [(name, self._rows[name].by_day) for name in names]
+        for place, card_ms in enumerate(self._sums):
+            if card_ms:
+                rows = {name: _hours(by_day[place]) for name, by_day in told if by_day[place]}
+                yield {"day": self._days[place], "cardHours": _hours(card_ms), "rows": rows}
+
+    def report(self, created: Iterable[datetime]) -> Json:
+        """Return the report as JSON; `created`: of the cards that are there now. Raises as `accounts`."""
+        rows, days, cards = self.accounts(), self._asked.days, list(created)
+        largest = list(rows)[:LARGEST] if self._asked.by != "day" else []
+        return {
+            "since": days.begin.isoformat(),
+            "until": days.end.isoformat(),
+            "by": self._asked.by,
+            "rows": [{"name": name} | row.as_json() for name, row in rows.items()],
+            "total": in_all(rows).as_json(),
+            "days": list(self.by_day(largest)),
+            "cluster": {"cards": len(cards), "cardHours": _hours(existed_ms(cards, days, self._now))},
+        }
+
+
+def _hours(card_ms: int) -> float:
+    return round(card_ms / MS_PER_HOUR, 3)
 
 
 def _cost(card_ms: Mapping[str, int], prices: Prices | None) -> float | None:

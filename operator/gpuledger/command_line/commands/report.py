@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
@@ -11,33 +10,23 @@ import click
 
 from gpuledger.command_line.cluster_access import ClusterAccess
 from gpuledger.command_line.options import Common, common_options
-from gpuledger.command_line.output import all_cards, utc_now
+from gpuledger.command_line.output import TO_READ, NoLedger, all_cards, bar, uncollected, utc_now
 from gpuledger.formats.custom_resource.stored_card import stored_card
-from gpuledger.formats.custom_resource.usage import DATE_LABEL, NAMESPACE_LABEL, line_json
-from gpuledger.ledger.usage import ended_share, lines_of
+from gpuledger.formats.custom_resource.usage import records_of, side_by_side
 from gpuledger.model.errors import BadInput, Denied, NotFound
 from gpuledger.model.json_object import Json
-from gpuledger.model.share import StoredCard
-from gpuledger.model.usage import MS_PER_HOUR
-from gpuledger.reports.account import (
-    WAYS,
-    Account,
-    Days,
-    Prices,
-    accounts,
-    existed_ms,
-    in_all,
-)
+from gpuledger.reports.account import NO_RECORDS, WAYS, Days, Prices, Question, Tally, days_asked
 from gpuledger.reports.tables import Cell, Column, Terminal, table
 
-DAYS_AGO = re.compile(r"(\d{1,4})d")
-MOST_DAYS = 366
-
-NO_RECORDS = "the cluster has no GPUUsages: its administrator installs the CRD of this release"
 NOT_ALLOWED = (
     "your account may not list gpuusages.gpuledger.dev: the ClusterRole gpuledger-viewer may, which an administrator "
     "can bind to you"
 )
+
+LISTS = 3
+"""Of records, at a time: for the API server, tens of thousands are seconds of one core."""
+
+BAR_WIDTH = 20
 
 COLUMNS = (
     Column("CARD-HOURS", right=True),
@@ -68,36 +57,65 @@ def report(since: str | None, until: str | None, by: str, price: Path | None, co
     now = utc_now()
     days, prices = _days(since, until, now), None if price is None else _prices(price)
     with common.cluster() as cluster:
-        cards = [(each, stored_card(each)) for each in all_cards(cluster)]
-        lines = _lines(cluster, [card for _, card in cards], days, common.namespace, now)
-        rows = accounts(lines, by, days, prices)
-        created = [datetime.fromisoformat(each["metadata"]["creationTimestamp"]) for each, _ in cards]
-        card_hours = round(existed_ms(created, days, now) / MS_PER_HOUR, 3)
-        found: Json = {
-            "since": days.begin.isoformat(),
-            "until": days.end.isoformat(),
-            "by": by,
-            "rows": [{"name": name} | row.as_json() for name, row in rows.items()],
-            "total": in_all(rows).as_json(),
-            "cluster": {"cards": len(cards), "cardHours": card_hours},
-        }
-        common.show(found, lambda terminal: report_lines(rows, found, terminal))
+        asked = Question(by, days, (common.namespace,) if common.namespace else ())
+        try:
+            found = _summed(cluster, asked, now, prices)
+        except NoLedger as error:
+            found = _own_namespace(cluster, common, asked, error, priced=prices is not None)
+        common.show(found, lambda terminal: report_lines(found, terminal))
 
 
-def report_lines(rows: dict[str, Account], found: Json, terminal: Terminal) -> Iterator[str]:
+def _summed(cluster: ClusterAccess, asked: Question, now: datetime, prices: Prices | None) -> Json:
+    """Return the report by what the account reads itself. Raises NoLedger where it may not, BadInput and ApiError."""
+    cards = list(map(stored_card, all_cards(cluster)))  # before the records
+    tally = Tally(asked, now, prices)
+    with uncollected():
+        for each in _records(cluster, asked, now):
+            tally.add_record(each)
+    for card in cards:
+        for ended in card.ended or ():
+            tally.add_share(ended, card.card)
+        for holder in card.holders or ():
+            tally.add_holder(holder, card.card)
+    return tally.report(datetime.fromisoformat(card.created) for card in cards)
+
+
+def _own_namespace(cluster: ClusterAccess, common: Common, asked: Question, error: NoLedger, *, priced: bool) -> Json:
+    """Return what the operator tells an account of one namespace. Raises NoLedger where the account may not ask."""
+    from gpuledger.command_line.own_namespace import TO_ASK, report_as_developer
+
+    if common.all_namespaces:
+        raise error
+    if priced:
+        raise BadInput(f"--price needs the records themselves: {error}")
+    namespace = common.namespace_named(cluster)
+    try:
+        found = report_as_developer(cluster, namespace, asked)
+    except (Denied, NotFound) as refused:  # NotFound: the Service is not there
+        raise NoLedger(f"{error}. Or for namespace {namespace} alone, {TO_ASK}: {refused}", error.status) from None
+    if common.namespace is None:
+        cluster.notes.append(f"This is namespace {namespace} alone; {TO_READ}.")
+    return found
+
+
+def report_lines(found: Json, terminal: Terminal) -> Iterator[str]:
     """Yield the table, with its sum, and how much of the cards' time that was."""
     last = date.fromisoformat(found["until"]) - timedelta(days=1)
     if not terminal.csv:
         yield f"GPUs held from {found['since']} to {last} (UTC)"
         yield ""
-        if not rows:
+        if not found["rows"]:
             yield "Nothing was held."
             return
-    priced = any(row.cost is not None for row in rows.values())
-    columns = [Column(found["by"].upper()), *COLUMNS[: len(COLUMNS) - (not priced)]]
-    entries = [_cells(name, row.as_json()) for name, row in rows.items()]
+    priced = any("cost" in row for row in found["rows"])
+    by_day = found["by"] == "day"
+    drawn = [Column("", spare=4, drawn=True)] if by_day else []
+    columns = [Column(found["by"].upper()), *drawn, *COLUMNS[: len(COLUMNS) - (not priced)]]
+    most = max((row["cardHours"] for row in found["rows"]), default=0)
+    bars = [[bar(terminal, row["cardHours"], most, "cyan", BAR_WIDTH)] if by_day else [] for row in found["rows"]]
+    entries = [_cells(row, drawn) for row, drawn in zip(found["rows"], bars, strict=True)]
     if not terminal.csv:
-        entries.append(_cells("total", found["total"]))
+        entries.append(_cells({"name": "total"} | found["total"], [""] if by_day else []))
     yield from table(terminal, columns, entries)
     if not terminal.csv and found["cluster"]["cardHours"]:
         part = found["total"]["cardHours"] / found["cluster"]["cardHours"]
@@ -106,64 +124,31 @@ def report_lines(rows: dict[str, Account], found: Json, terminal: Terminal) -> I
         yield f"{part:.0%} of the {cluster['cardHours']:,.2f} hours of the {cluster['cards']} cards that are there now"
 
 
-def _cells(name: str, sums: Json) -> list[Cell]:
-    numbers = [f"{value:,}" if isinstance(value, int) else f"{value:,.2f}" for value in sums.values()]
-    return [name, *numbers]
+def _cells(row: Json, drawn: Sequence[Cell]) -> list[Cell]:
+    name, *numbers = row.values()
+    return [name, *drawn, *(f"{value:,}" if isinstance(value, int) else f"{value:,.2f}" for value in numbers)]
 
 
-def _lines(
-    cluster: ClusterAccess, cards_of: list[StoredCard], days: Days, namespace: str | None, now: datetime
-) -> Iterator[tuple[str, Json]]:
-    """Yield what was held: by the records, by cards' lists of what they do not have yet, and by shares that run."""
-    entered: set[str] = set()
-    for each in _records(cluster, days, namespace, now):
-        status = each.get("status") or {}
-        entered.update(share["key"] for share in status.get("entered") or ())
-        for line in status.get("lines") or ():
-            yield each["spec"]["namespace"], line
-    for card in cards_of:
-        running = filter(None, (ended_share(holder, card.card, now) for holder in card.holders or ()))
-        for ended in (*(card.ended or ()), *running):  # they were read before the records
-            if ended.key not in entered and namespace in (None, ended.namespace):
-                for line, held in lines_of(ended, card.card.model, card.card.node_name):
-                    yield ended.namespace, line_json(line, held)
-
-
-def _records(cluster: ClusterAccess, days: Days, namespace: str | None, now: datetime) -> Iterator[Json]:
+def _records(cluster: ClusterAccess, asked: Question, now: datetime) -> Iterator[Json]:
     """Yield the records of all days on which a share that was held in these can have ended. Raises BadInput."""
     from gpuledger.command_line.owners import path_of
 
-    last = max(now.date(), days.begin)
-    dates = [days.begin + timedelta(days=number) for number in range((last - days.begin).days + 2)]
-    selector = f"{DATE_LABEL} in ({','.join(each.isoformat() for each in dates)})"
-    if namespace:
-        selector += f",{NAMESPACE_LABEL}={namespace}"
+    dates = asked.days.of_records(now.astimezone(UTC).date())
     try:
-        yield from cluster.begin(path_of("gpuusage", ""), {"labelSelector": selector})
+        parts = [records_of(part, asked.namespaces) for part in side_by_side(dates, LISTS)]
+        yield from cluster.begin(path_of("gpuusage", ""), *parts)
     except NotFound:
         raise BadInput(NO_RECORDS) from None
-    except Denied:
-        raise BadInput(NOT_ALLOWED) from None
+    except Denied as error:
+        raise NoLedger(f"{error}; {NOT_ALLOWED}", error.status) from None
 
 
 def _days(since: str | None, until: str | None, now: datetime) -> Days:
     """Return the days that are meant. Raises click.UsageError."""
-    today = now.astimezone(UTC).date()
-    ago = DAYS_AGO.fullmatch(since or "30d")
-    begin = today - timedelta(days=int(ago[1])) if ago else _date(since or "", "--since")
-    days = Days(begin, _date(until, "--until") if until else today + timedelta(days=1))
-    if not days.begin < days.end:
-        raise click.UsageError(f"there is no day from {days.begin} until {days.end}")
-    if (today - days.begin).days > MOST_DAYS:
-        raise click.UsageError(f"--since {since} is more than {MOST_DAYS} days ago")
-    return days
-
-
-def _date(text: str, option: str) -> date:
     try:
-        return date.fromisoformat(text)
-    except ValueError:
-        raise click.UsageError(f"{option} takes a day, such as 2026-11-01, not {text!r}") from None
+        return days_asked(since, until, now.astimezone(UTC).date())
+    except BadInput as error:
+        raise click.UsageError(f"--{error}") from None
 
 
 def _prices(path: Path) -> Prices:

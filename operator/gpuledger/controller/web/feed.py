@@ -18,11 +18,14 @@ import time
 from collections import OrderedDict, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import partial
 
 import aiohttp
 import orjson
 
+from gpuledger.controller.web.pace import Pace
+from gpuledger.controller.web.reports import Reports
 from gpuledger.formats.kubernetes.node import AgentPod, host_of
 from gpuledger.formats.node_usage import LONGEST_ANSWER_BYTES, read_node_usage
 from gpuledger.kube_api.client import read_at_most
@@ -34,6 +37,7 @@ from gpuledger.model.errors import AnswerTooLong, BadInput, NotFound
 from gpuledger.model.gang import Counted
 from gpuledger.model.json_object import Json
 from gpuledger.model.node import NodeUsage
+from gpuledger.reports.account import Question
 from gpuledger.reports.cards import NO_AGENT, TOO_LONG, TOO_OLD, NodeCards, known_part, node_use, report_of
 from gpuledger.reports.explanation import Kind
 from gpuledger.reports.records import time_text
@@ -138,6 +142,10 @@ async def _no_agents() -> Answers:
     raise NotFound("no agents are asked here", 404)
 
 
+async def _no_reports(_: Question) -> Json:
+    raise BadInput("no reports are made here")
+
+
 Explain = Callable[[Kind, str, str], Awaitable[Json]]
 """Takes kind, namespace and name, and returns why that waits; raises NotFound if nothing is known of it."""
 
@@ -169,6 +177,10 @@ class LedgerSource:
     grafana_url: str = ""
     """The dashboard to which the page links, empty if to none."""
     agents_answers: Callable[[], Awaitable[Answers]] = _no_agents
+    report: Callable[[Question], Awaitable[Json]] = _no_reports
+    """Returns what was held over days: see reports.py."""
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    """Returns the time of day by which days begin and end."""
     _taken: int = field(default=0, init=False)  # the ledger's number of its last change that was looked at
     _touches: ChangeLog = field(default_factory=ChangeLog, init=False)  # an edition is the number of one
 
@@ -234,6 +246,7 @@ def operators_source(workflows: Workflows) -> LedgerSource:
     def node_names() -> list[str]:
         return sorted(ledger.node_names())
 
+    reports = Reports(ledger, workflows.context.store, workflows.context.clock.wall)
     return LedgerSource(
         ledger,
         waiting=lambda: (report.json() for report in workflows.why_waiting.reports()),
@@ -246,6 +259,8 @@ def operators_source(workflows: Workflows) -> LedgerSource:
         growth=lambda: (each.json() for each in workflows.growth.nodes.wanted()),
         grafana_url=workflows.context.settings.grafana_url,
         agents_answers=AgentsUsage(workflows.agents.by_node, node_names, partial(node_cards, ledger)).answers,
+        report=reports.of,
+        now=reports.now,
     )
 
 
@@ -283,9 +298,6 @@ def _limited(quotas: Quotas, budgets: Callable[[], Iterable[tuple[str, Spending]
             ],
         }
 
-
-SLICE_S = 0.002
-"""How long the event loop is kept at a stretch."""
 
 INTERVAL_S = 0.5
 """How often it is looked what has changed: two messages a second at most."""
@@ -509,19 +521,6 @@ class Feed:
         self._gone = BoundedMap(GONE_KNOWN)
         self._lists = dict.fromkeys(LISTS, (self.edition, b"[]"))
         self._seen, self._refreshed_s = -1, float("-inf")
-
-
-class Pace:
-    """Lets others have the event loop whenever a slice is over."""
-
-    def __init__(self) -> None:
-        self._end_s = time.perf_counter() + SLICE_S
-
-    async def keep(self) -> None:
-        """Be called after each step of the work; go on at once, or when others have had their turn."""
-        if time.perf_counter() >= self._end_s:
-            await asyncio.sleep(0)
-            self._end_s = time.perf_counter() + SLICE_S
 
 
 def _now_s() -> float:

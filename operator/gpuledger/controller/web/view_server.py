@@ -1,7 +1,8 @@
 """HTTP for people: a page that shows the cluster, and the data behind it. It only reads. docs/page.md describes it.
 
-A second server answers `explain` to people who may work in one namespace: about its pods and gangs, without the names
-of others. It listens on the pod network, and trusts nobody there: docs/security.md says what proves who asks.
+A second server answers `explain` and `report` to people who may work in one namespace: about its pods and gangs,
+without the names of others, and what it held. It listens on the pod network, and trusts nobody there: docs/security.md
+says what proves who asks.
 
 On a loopback address every client of the port may read: `kubectl port-forward` has asked the API server before. A
 browser on that machine reaches it, too, for any website that it shows; so requests that such a site causes are refused.
@@ -11,6 +12,7 @@ On any other address, a request needs a token whose owner may list GPUAllocation
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import ipaddress
 import re
@@ -26,13 +28,16 @@ from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler, Middleware
 
 from gpuledger import __version__
-from gpuledger.controller.web.feed import CHUNK_BYTES, Feed, LedgerSource, Pace
+from gpuledger.controller.web.feed import CHUNK_BYTES, Feed, LedgerSource
+from gpuledger.controller.web.pace import Pace
+from gpuledger.controller.web.reports import Busy
 from gpuledger.formats.custom_resource.stored_card import GROUP, PLURAL
 from gpuledger.formats.kubernetes.other import AUDIENCE, TOKEN_HEADER, namespace_of_account
 from gpuledger.kube_api.reads import KubeReviews
 from gpuledger.model.clock import BoundedMap
 from gpuledger.model.errors import ApiError, BadInput, Denied, GpuledgerError, NotFound
 from gpuledger.model.json_object import Json
+from gpuledger.reports.account import WAYS, Question, days_asked
 from gpuledger.reports.cards import IDLE_AFTER_S
 from gpuledger.reports.explanation import Kind, redacted_for
 from gpuledger.workflows.trail import RecordFilter
@@ -306,6 +311,7 @@ class ViewServer:
                 web.get("/v1/waiting", self._waiting),
                 web.get("/v1/history", self._history),
                 web.get("/v1/usage", self._usage, allow_head=False),
+                web.get("/v1/report", self._report, allow_head=False),
                 web.get("/v1/version", self._version),
             ]
         )
@@ -396,6 +402,11 @@ class ViewServer:
         async with self._downloads:  # thousands of nodes are megabytes
             return await sliced_response({"idleAfterS": idle_after_s, "nodes": nodes}, "nodes")
 
+    async def _report(self, request: web.Request) -> web.Response:
+        asked = report_asked(request, self._source)
+        async with self._downloads:  # thousands of rows are megabytes
+            return await sliced_response(await reported(self._source, asked), "rows")
+
     async def _version(self, _: web.Request) -> web.Response:
         return web.Response(body=orjson.dumps({"version": __version__}), content_type="application/json")
 
@@ -450,6 +461,41 @@ async def explained(source: LedgerSource, asked: Asked) -> Json:
         raise refusal(web.HTTPNotFound, str(error)) from error
     except BadInput as error:
         raise refusal(web.HTTPBadRequest, str(error)) from error
+    except GpuledgerError as error:
+        raise refusal(web.HTTPServiceUnavailable, str(error)) from error
+
+
+NAMESPACES_OF_REPORT = 64
+
+
+def report_asked(request: web.Request, source: LedgerSource) -> Question:
+    """Return which report a request asks for."""
+    words = request.query
+    by, namespaces = words.get("by", "namespace"), tuple(filter(None, words.get("namespace", "").split(",")))
+    if by not in WAYS:
+        raise refusal(web.HTTPBadRequest, f"by is one of {', '.join(WAYS)}")
+    if len(namespaces) > NAMESPACES_OF_REPORT or not all(map(_is_name_or_begin, namespaces)):
+        text = f"namespace has the names of {NAMESPACES_OF_REPORT} at most, such as team-a,team-b, or team-* for all so"
+        raise refusal(web.HTTPBadRequest, text)
+    try:
+        days = days_asked(words.get("since"), words.get("until"), source.now().date())
+    except BadInput as error:
+        raise refusal(web.HTTPBadRequest, str(error)) from error
+    return Question(by, days, namespaces)
+
+
+def _is_name_or_begin(text: str) -> bool:
+    return NAME.fullmatch(f"{text[:-1]}0" if text.endswith("*") else text) is not None
+
+
+async def reported(source: LedgerSource, asked: Question) -> Json:
+    """Return a report. Raises what the client is to get in place of it."""
+    try:
+        return await source.report(asked)
+    except Busy as error:
+        raise refusal(web.HTTPTooManyRequests, str(error), {hdrs.RETRY_AFTER: "1"}) from error
+    except BadInput as error:
+        raise refusal(web.HTTPNotFound, str(error)) from error
     except GpuledgerError as error:
         raise refusal(web.HTTPServiceUnavailable, str(error)) from error
 
@@ -513,14 +559,14 @@ async def _zipped(chunks: Iterator[bytes]) -> AsyncIterator[bytes]:
 
 
 AT_ONCE = 2
-"""Explanations that are made at a time: each is a search over all nodes."""
+"""Answers that are made at a time: an explanation is a search over all nodes, a report a list of records."""
 
 WAITING = 20
 """Questions under way, most of which wait for their turn; the rest has to retry later."""
 
 
 class DeveloperServer:
-    """Serves one path, from the same source as the page."""
+    """Serves two paths, from the same source as the page."""
 
     def __init__(self, source: LedgerSource, reviews: KubeReviews) -> None:
         self._source = source
@@ -530,9 +576,9 @@ class DeveloperServer:
         self._asking: set[str] = set()  # namespaces whose question is under way, one each
 
     def application(self) -> web.Application:
-        """Return the route."""
+        """Return the routes."""
         application = web.Application()
-        application.add_routes([web.get("/v1/explain", self._explain)])
+        application.add_routes([web.get("/v1/explain", self._explain), web.get("/v1/report", self._report)])
         application.on_response_prepare.append(add_headers)
         return application
 
@@ -542,16 +588,38 @@ class DeveloperServer:
         return None if user is None else namespace_of_account(str(user.get("username") or ""))
 
     async def _explain(self, request: web.Request) -> web.Response:
-        own = await judged(self._verdicts, request.headers.get(TOKEN_HEADER, "").strip(), f"{TOKEN_HEADER}: TOKEN")
+        own = await self._own_namespace(request)
         asked = asked_about(request)
-        if not own or own != asked.namespace:
-            raise refusal(web.HTTPForbidden, f"this token does not speak for namespace {asked.namespace}")
+        _check_own(own, asked.namespace)
         check_active(self._source, web.HTTPMisdirectedRequest)
+        async with self._turn_of(own):
+            return await sliced_response(redacted_for(await explained(self._source, asked), own), "nodes")
+
+    async def _report(self, request: web.Request) -> web.Response:
+        """Answer from any replica: records are read, and all replicas know all cards."""
+        own = await self._own_namespace(request)
+        _check_own(own, request.query.get("namespace", ""))
+        asked = report_asked(request, self._source)
+        async with self._turn_of(own):
+            return await sliced_response(await reported(self._source, asked), "rows")
+
+    async def _own_namespace(self, request: web.Request) -> str:
+        token = request.headers.get(TOKEN_HEADER, "").strip()
+        return await judged(self._verdicts, token, f"{TOKEN_HEADER}: TOKEN")
+
+    @contextlib.asynccontextmanager
+    async def _turn_of(self, own: str) -> AsyncIterator[None]:
         if own in self._asking or len(self._asking) >= WAITING:
             raise refusal(web.HTTPTooManyRequests, "others are being answered: retry in a moment", {"Retry-After": "1"})
         self._asking.add(own)
         try:
             async with self._turns:
-                return await sliced_response(redacted_for(await explained(self._source, asked), own), "nodes")
+                yield
         finally:
             self._asking.discard(own)
+
+
+def _check_own(own: str, namespace: str) -> None:
+    """Refuse to answer about another namespace than the token's, by its whole name."""
+    if not NAME.fullmatch(own) or own != namespace:
+        raise refusal(web.HTTPForbidden, f"this token does not speak for namespace {namespace[:WORD_LENGTH]}")

@@ -121,6 +121,7 @@ def stored_card(allocation: Mapping[str, Any]) -> StoredCard:
             claims=() if status is None else tuple(_claim(card.uuid, each) for each in status.get("claims") or ()),
             ended=None if status is None or "ended" not in status else tuple(map(_ended, status["ended"])),
             cordoned=_cordoned(allocation["metadata"].get("annotations")),
+            created=intern(allocation["metadata"].get("creationTimestamp") or ""),
         )
     except (KeyError, TypeError, ValueError) as error:
         name = (allocation.get("metadata") or {}).get("name")

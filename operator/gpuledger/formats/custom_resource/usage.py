@@ -6,7 +6,7 @@ enters it, and whoever adds up a time looks at the records of all days from its 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -58,6 +58,19 @@ class RecordName:
 def record_name(namespace: str, until: datetime) -> RecordName:
     """Return the record that a share is entered in which has ended then."""
     return RecordName(namespace, f"{until:%Y-%m-%d}")
+
+
+def records_of(dates: Sequence[str], namespaces: Sequence[str] = ()) -> dict[str, str]:
+    """Return the parameters that select the records of some days, of all namespaces without a name of one."""
+    selector = f"{DATE_LABEL} in ({','.join(dates)})"
+    if namespaces:
+        selector += f",{NAMESPACE_LABEL} in ({','.join(namespaces)})"
+    return {"labelSelector": selector}
+
+
+def side_by_side(dates: Sequence[str], number: int) -> list[Sequence[str]]:
+    """Return days in so many parts of about the same size: for each, the API server can use another core."""
+    return [part for part in (dates[first::number] for first in range(number)) if part]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import pytest
 from builders import a_card
 from fakes.virtual_time import VirtualTimeLoop
 from gpuledger.controller.web import feed as view_feed
+from gpuledger.controller.web import pace
 from gpuledger.controller.web.feed import Feed, FeedChange, LedgerSource
 from gpuledger.reports.cards import CardReport, NodeCards
 
@@ -152,7 +153,7 @@ async def test_a_node_is_encoded_again_only_after_a_change() -> None:
 
 
 async def test_what_was_encoded_is_news_though_its_client_left_in_the_middle(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(view_feed, "SLICE_S", 0.0)
+    monkeypatch.setattr(pace, "SLICE_S", 0.0)
     source, feed, edition = await fed(3)
     for name in source.reasons:
         source.change(name, "hot")
@@ -253,7 +254,7 @@ async def test_editions_of_another_process_are_unknown() -> None:
 
 
 async def test_others_have_the_event_loop_while_a_large_cluster_is_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(view_feed, "SLICE_S", 0.0)
+    monkeypatch.setattr(pace, "SLICE_S", 0.0)
     feed, turns = a_feed(StubSource(200)), 0
 
     async def somebody_else() -> None:

@@ -33,6 +33,8 @@ export function refill(panel, ...children) {
 const numbers = new Intl.NumberFormat("en");
 export const number = (value) => numbers.format(value);
 export const plural = (count, word) => `${number(count)} ${word}${count === 1 ? "" : "s"}`;
+/** Hours, with fewer digits the more they are: 0.25, 12.5, 1,234. */
+export const hours = (value) => value.toLocaleString("en", { maximumFractionDigits: value < 10 ? 2 : value < 100 ? 1 : 0 });
 export const mib = (value) => `${number(value)} MiB`;
 export const share = (part, whole) => (whole > 0 ? part / whole : 0);
 export const percent = (part, whole) => `${Math.round(100 * share(part, whole))} %`;

@@ -5,6 +5,7 @@ import { byId, duration, el, memoryOf, number, percent, plural, refill, say } fr
 import { Feed } from "./feed.js";
 import { CardMap } from "./map.js";
 import { Panel } from "./panel.js";
+import { Reports } from "./reports.js";
 import { CardTable } from "./table.js";
 import { drawQueues, drawTeams, grafanaLink } from "./teams.js";
 import { IDLE, Usage } from "./usage.js";
@@ -24,6 +25,7 @@ const feed = new Feed({ cluster: take, change: take, state: setState, token: ask
 const usage = new Usage(feed, showUse);
 const panel = new Panel(cluster, usage, feed, (uuid) => { map.chosen = uuid; map.redraw(); }, filterBy);
 const map = new CardMap(cluster, usage, byId("map"), byId("canvas"), (card, byKey) => panel.showCard(card.uuid, byKey));
+const reports = new Reports(cluster, feed, byId("report"), filterBy);
 const table = new CardTable(cluster, usage, byId("table"), (card) => panel.showCard(card.uuid, true));
 
 function take(message) {
@@ -74,19 +76,22 @@ function arrange() {
 }
 
 function drawCluster(names) {
-  const asTable = byId("view").value === "table", asTeams = byId("view").value === "teams";
-  const nothing = loaded && !names.length && !asTeams;
-  byId("map").hidden = asTable || asTeams || nothing;
+  const view = byId("view").value, asTable = view === "table", asTeams = view === "teams", asReports = view === "reports";
+  const nothing = loaded && !names.length && !asTeams && !asReports;
+  byId("map").hidden = asTable || asTeams || asReports || nothing;
   byId("table").hidden = !asTable || nothing;
-  byId("teams").hidden = !loaded || !(asTeams || filter.byNamespace);
+  byId("teams").hidden = !loaded || asReports || !(asTeams || filter.byNamespace);
   byId("teams").classList.toggle("all", asTeams);
   byId("empty").hidden = !nothing;
-  document.querySelector(".tools").hidden = loaded && !cluster.nodes.size;
-  byId("legend").hidden = asTeams || (loaded && !cluster.nodes.size);
+  byId("reports").hidden = !loaded || !asReports;
+  document.querySelector(".tools").hidden = loaded && !cluster.nodes.size && !asReports;
+  for (const id of OF_CARDS) byId(id).closest("label").hidden = asReports;
+  byId("legend").hidden = asTeams || asReports || (loaded && !cluster.nodes.size);
   if (!byId("teams").hidden) refill(byId("teams"), drawTeams(cluster, filter, asTeams, filterBy), asTeams && drawQueues(cluster.queues));
   if (nothing) drawEmpty();
   else if (asTable) table.draw();
-  say(byId("found"), filter.on ? `${plural(names.length, "node")} of ${number(cluster.nodes.size)}` : "");
+  if (!byId("reports").hidden) reports.show(Number(byId("days").value), byId("by").value, filter); else reports.hide();
+  say(byId("found"), filter.on && !asReports ? `${plural(names.length, "node")} of ${number(cluster.nodes.size)}` : "");
 }
 
 /** What is used was chosen, or there is something new to say of it. */
@@ -126,7 +131,8 @@ function look() {
 
 // What is chosen is in the address, before the # that names what the panel shows: it can be bookmarked and sent.
 
-const CHOICES = ["filter", "view", "colour", "usage", "sort"];
+const OF_CARDS = ["colour", "usage", "sort"]; // what a report has no use for
+const CHOICES = ["filter", "view", ...OF_CARDS, "days", "by"];
 const usual = new Map(CHOICES.map((id) => [id, byId(id).value]));
 
 function remember(another) {
@@ -272,6 +278,8 @@ byId("colour").addEventListener("change", () => { map.colour = byId("colour").va
 byId("sort").addEventListener("change", () => { byId("map").scrollTop = 0; arrange(); });
 byId("view").addEventListener("change", () => { map.view = byId("view").value; byId("map").scrollTop = 0; arrange(); });
 byId("usage").addEventListener("change", () => usage.choose(byId("usage").value ? Number(byId("usage").value) : null));
+for (const id of ["days", "by"]) byId(id).addEventListener("change", arrange);
+byId("reload").addEventListener("click", () => reports.load());
 byId("retry").addEventListener("click", () => feed.retryNow());
 document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); toMap(); });
 byId("to-map").addEventListener("click", toMap);
