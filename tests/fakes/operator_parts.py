@@ -209,8 +209,8 @@ class OperatorParts:
             await self.releaser.worker.idle()
             await self.carrier.worker.idle()
             await self.workflows.failures.worker.idle()
-            await self.workflows.budgets.worker.idle()
-            await self.workflows.idle.worker.idle()
+            await self.workflows.accounting.budgets.worker.idle()
+            await self.workflows.accounting.idle.worker.idle()
             if self._shown == len(self.api.changes):
                 return
 

@@ -44,7 +44,6 @@ from gpuledger.agent.kubelet.slot_owners import PodResources, SlotOwners
 from gpuledger.agent.metrics import HealthServer, counter, gauge
 from gpuledger.agent.node_entry import NodeAnnotation, NodeCapacity, Reconciler, ResourceSlices
 from gpuledger.agent.supervisor import BEAT_INTERVAL_S
-from gpuledger.agent.usage.idle import IdleShares
 from gpuledger.agent.usage.monitor import Monitor, resume_all
 from gpuledger.agent.usage.report import Comparison, ContainerOfPod, UsageReport
 from gpuledger.configuration.settings import Settings
@@ -183,12 +182,21 @@ class Agent:
             node_name, directory, serves_claims, store, lister, self._ledger, self._granting, self._ended.over
         )
         self._orphaned_grants = OrphanedGrants(node_name, self._grants.all, lister, store, self._ended.over)
-        granted = NodeAnnotation(node_name, store, GRANTED_ANNOTATION)
+        words = GRANTED_ANNOTATION, IDLE_ANNOTATION
+        granted, self._idle = (NodeAnnotation(node_name, store, word) for word in words)
         self._confirmation = Confirmation(granted, self._grants.all, self._ended)
         self._register = NodeAnnotation(node_name, store, REGISTER_ANNOTATION, after=granted)
         self._capacity = plan.capacity and NodeCapacity(node_name, store, plan.capacity.amounts(()))
         self._resource_slices = plan.resource_slices and ResourceSlices(node_name, store, client)
-        entries = (granted, self._register, self._ends, self._capacity, serves_claims, self._resource_slices)
+        entries = (
+            granted,
+            self._idle,
+            self._register,
+            self._ends,
+            self._capacity,
+            serves_claims,
+            self._resource_slices,
+        )
         self._on_node: list[Reconciler[Any]] = [each for each in entries if each]
         self._events = NodeEvents(node_name, store)
         comparison = Comparison(
@@ -199,11 +207,8 @@ class Agent:
             node_pods=self._mps.pods if self._mps else tuple,
         )
         self._usage = UsageReport(node_name, self._grants.all, self._watcher.uses, comparison, self._monitor)
-        self._idle, self._idle_shown = IdleShares(), NodeAnnotation(node_name, store, IDLE_ANNOTATION)
-        self._on_node.append(self._idle_shown)
         self._has_cards = asyncio.Event()
         self._node_seen: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        self._has_resumed = False
         self._connected_s = asyncio.get_running_loop().time()
 
     async def run(self, beat: int | None = None) -> None:
@@ -361,12 +366,11 @@ class Agent:
         now, first = self._store.server_now(), await self._node_seen
         if now is None:
             return
-        if not self._has_resumed:
-            self._has_resumed = True
+        idle = self._usage.idle
+        if not idle.has_begun:
             with contextlib.suppress(BadInput):  # then it begins with nothing
-                self._idle.resume(read_idle(first), now)
-        idle = self._idle.observe(self._usage.containers(), now, self._usage.unclear)
-        self._idle_shown.want(idle_annotation(idle, now))
+                idle.resume(read_idle(first), now)
+        self._idle.want(idle_annotation(idle.observe(self._usage.containers(), now, self._usage.unclear), now))
 
     def _list_cards_again(self) -> None:
         """List the cards as before, if another way to isolate fits the node now."""

@@ -238,9 +238,9 @@ def _measured(workflows: Workflows) -> Measured:
         pending=workflows.why_waiting.reports,
         audits=workflows.audits,
         cards_held=lambda: len(workflows.failures.held),
-        today=workflows.accounts.today,
-        budgets=workflows.budgets.all,
-        idle=workflows.idle.idle_now,
+        today=workflows.accounting.accounts.today,
+        budgets=workflows.accounting.budgets.all,
+        idle=workflows.accounting.idle.idle_now,
         members=workflows.gangs.members,
         workloads_by_state=workflows.queues.check.by_state,
         nodes_asked_for=workflows.growth.nodes.counts,
@@ -354,7 +354,7 @@ async def _keep_in_sync(operator: Operator) -> None:
             await wait_first(workflows.context.leadership.wait_active(), comparing)
         await _until_it_works(workflows.observer.take_over)
         workflows.context.room_has_changed.set()  # for those who wait since before
-        workflows.quota_status.look_again()
+        workflows.accounting.quota_status.look_again()
         logger.info("the ledger is read; ready")
         interval_s = operator.settings.resync_interval_s
         comparing = workflows.observer.resync_every(interval_s, operator.lists.again)

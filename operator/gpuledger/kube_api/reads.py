@@ -209,10 +209,6 @@ class KubeReads:
         """Return a node as it is now. Raises NotFound."""
         return await self._client.request("GET", f"{NODES}/{name}")
 
-    async def namespace(self, name: str) -> Json:
-        """Return a namespace. Raises NotFound."""
-        return await self._client.request("GET", f"/api/v1/namespaces/{name}")
-
     async def allocations_of_node(self, node_name: str) -> list[Json]:
         """Return the GPUAllocations of a node's cards as they are now; some of other nodes may be among them."""
         # A name that is too long for a label is on none of its cards.

@@ -309,6 +309,16 @@ class ReservationRequests:
         return await self._client.request("GET", f"/apis/scheduling.k8s.io/v1/priorityclasses/{name}")
 
 
+class NamespaceRequests:
+    """Requests about namespaces themselves."""
+
+    _client: KubeClient
+
+    async def namespace(self, name: str) -> Json:
+        """Return a namespace. Raises NotFound."""
+        return await self._client.request("GET", f"/api/v1/namespaces/{name}")
+
+
 USAGES = f"/apis/{API_VERSION}/{USAGE_PLURAL}"
 
 
@@ -338,5 +348,5 @@ class UsageRequests:
         await self._client.request("DELETE", USAGES, parameters=records_of(dates))
 
 
-class KubeStore(KubeReads, KubeWrites, KueueRequests, ReservationRequests, UsageRequests):
+class KubeStore(KubeReads, KubeWrites, KueueRequests, ReservationRequests, NamespaceRequests, UsageRequests):
     """All requests to the API server behind the protocols of the workflows."""

@@ -187,10 +187,6 @@ class Quotas:
         """Return the limits of a namespace."""
         return self._limits.get(namespace, ())
 
-    def stated(self, namespace: str) -> Iterator[QuotaLimit]:
-        """Yield the limits of a namespace on what its pods have together: all but budgets that are spent."""
-        return (limit for limit in self.limits(namespace) if not limit.spent)
-
     def limited(self) -> Collection[str]:
         """Return the namespaces that have a limit."""
         return self._limits.keys()
@@ -400,6 +396,11 @@ class Quotas:
             for kind, amounts in spare.items():
                 found[kind] = found.get(kind, NOTHING).peak(amounts)
         return found
+
+
+def stated(limits: Iterable[QuotaLimit]) -> Iterator[QuotaLimit]:
+    """Yield the limits on what pods have together: all but budgets that are spent."""
+    return (limit for limit in limits if not limit.spent)
 
 
 @lru_cache(1_024)

@@ -106,6 +106,7 @@ class Account:
             "coreHours": round(held.core_percent_s / 100 / HOUR_S, 3),
             "shares": held.shares,
             "waitedHours": round(held.waited_s / HOUR_S, 3),
+            "idleHours": _hours(held.idle_card_ms),
         }
         return sums if self.cost is None else sums | {"cost": round(self.cost, 2)}
 

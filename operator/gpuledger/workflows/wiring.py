@@ -40,6 +40,22 @@ from gpuledger.workflows.repair import Adopter
 from gpuledger.workflows.reservations import Reservations
 from gpuledger.workflows.resource_claims.writes import ResourceClaims
 
+MayWrite = Callable[[], bool]
+
+
+class Accounting:
+    """What namespaces have had, may have, and do not use."""
+
+    def __init__(
+        self, c: Context, quotas: NamespaceQuotas, evictions: Evictions, may_write: Callable[[], bool]
+    ) -> None:
+        self.accounts = Accounts(c, may_write)
+        self.budgets = Budgets(c, quotas, self.accounts, evictions, may_write)
+        self.quota_status = QuotaStatusWriter(c, quotas, may_write, self.budgets.hours_shown)
+        self.budgets.on_change.append(self.quota_status.look_at)
+        self.idle = IdleShares(c, evictions, may_write)
+        self.followers = (self.accounts, self.budgets, self.idle)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workflows:
@@ -69,14 +85,11 @@ class Workflows:
     why_waiting: WhyWaiting
     unlinked: NodesWithoutTopology
     quotas: NamespaceQuotas
-    quota_status: QuotaStatusWriter
     failures: FailedCards
     seats: KeptSeats
     reservations: Reservations
     growth: GrowthParts
-    accounts: Accounts
-    budgets: Budgets
-    idle: IdleShares
+    accounting: Accounting
     audits: AuditRuns = field(default_factory=AuditRuns)
 
     def may_write(self) -> bool:
@@ -87,7 +100,7 @@ class Workflows:
         """End all that is under way."""
         await self.context.tasks.stop()
         await self.preemption.executor.worker.stop()
-        for part in (*self.observer.followers, self.quota_status, self.check_messages):
+        for part in (*self.observer.followers, self.accounting.quota_status, self.check_messages):
             await part.stop()
 
 
@@ -113,20 +126,17 @@ def connect(c: Context) -> Workflows:
     preemption = Preemption(c, waiting, gangs, lives, deadlines, binder, stays)
     placer = PodPlacer(c, binder, waiting, gangs, seats.takers, claims, ahead, preemption)
     inventory, adopter, learner = InventoryKeeper(c, agents, starts), Adopter(c, release_times), DemandHistory(c)
-    nodes, accounts = NodeReasons(c, waiting, gangs.members, lives, placer.held_pod), Accounts(c, may_write)
+    nodes = NodeReasons(c, waiting, gangs.members, lives, placer.held_pod)
     growth = GrowthParts(c, WhoWaits(waiting, gangs.members, reservations), queues, inventory, may_write, preemption)
     explainer, refused = Explainer(c, waiting, gangs, queues, nodes, growth.nodes), RefusedByScheduler(c)
     conditions, evictions = PodConditionWriter(c, explainer.pods), Evictions(c, lives, preemption.together)
-    idle = IdleShares(c, evictions, may_write)
-    budgets = Budgets(c, quotas, accounts, evictions, may_write)
-    quota_status = QuotaStatusWriter(c, quotas, may_write, budgets.hours_shown)
-    budgets.on_change.append(quota_status.look_at)
+    accounting = Accounting(c, quotas, evictions, may_write)
     failures, conflicts = FailedCards(c, agents, evictions), ConflictingShares(c, lives, evictions)
     followers = (
         *(claims.book, turns, lives, learner, gangs.members, queues.pods, releaser, starts, conditions),
         *(failures, conflicts, placer, placer.costly, preemption, preemption.executor, PodWarner(c), quotas, refused),
         *(seats.takers, ahead, queues.nodes, *growth.followers, inventory, ends, adopter, seats.store),
-        *(reservations.status, NodeKeeper(c, may_write), accounts, budgets, idle),
+        *(reservations.status, NodeKeeper(c, may_write), *accounting.followers),
     )
     observer = ClusterObserver(c, followers, inventory, adopter, starts, placer, waiting, gangs.members)
     return Workflows(
@@ -156,10 +166,7 @@ def connect(c: Context) -> Workflows:
         quotas=quotas,
         failures=failures,
         growth=growth,
-        accounts=accounts,
+        accounting=accounting,
         seats=seats,
         reservations=reservations,
-        quota_status=quota_status,
-        budgets=budgets,
-        idle=idle,
     )

@@ -1,7 +1,7 @@
 """`report`: what is printed, and what somebody is told who may read one namespace and no records."""
 
 import json
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -9,12 +9,15 @@ from urllib.parse import parse_qsl, urlsplit
 import pytest
 from click.testing import CliRunner, Result
 
-from fakes.allocations import a_list
+from builders import a_card
+from fakes.allocations import a_list, two_nodes
 from fakes.kubectl import FakeKubectl
 from fakes.usage_records import days_until, many_records
 from gpuledger.command_line.commands import report as command
 from gpuledger.command_line.output import ALLOCATIONS
 from gpuledger.command_line.program import main
+from gpuledger.command_line.top.rows import NODES
+from gpuledger.formats.idle import IDLE_ANNOTATION, Idleness, idle_annotation
 from gpuledger.reports.account import Days, Question, Tally
 
 Json = dict[str, Any]
@@ -127,3 +130,20 @@ def test_who_may_read_cards_and_no_records_is_told_of_the_own_namespace_too(kube
     kubectl.tell(answers, {USAGES: FORBIDDEN}, namespace="team-a")
     result = run("-n", "team-a", "-o", "json")
     assert (result.exit_code, json.loads(result.stdout)) == (0, told_to_team_a())
+
+
+def test_shares_that_are_idle_now_are_listed_those_first_that_waste_most(kubectl: FakeKubectl) -> None:
+    first, second = (a_card(index, "node-10").uuid for index in (0, 1))
+    said = {
+        ("uid-chat", first): Idleness(NOW - timedelta(minutes=20)),
+        ("uid-train", second): Idleness(NOW - timedelta(hours=3)),
+        ("uid-gone", first): Idleness(NOW - timedelta(days=9)),  # who holds nothing
+    }
+    nodes = a_list({"metadata": {"name": "node-10", "annotations": {IDLE_ANNOTATION: idle_annotation(said, NOW)}}})
+    kubectl.tell({ALLOCATIONS: a_list(*two_nodes()), NODES: nodes})
+    result = run("--idle")
+    assert result.exit_code == 0, result.output
+    rows = json.loads(run("--idle", "-o", "json").stdout)["idle"]
+    assert [(row["pod"], row["idleSeconds"]) for row in rows] == [("train", 3 * 3600), ("chat", 20 * 60)]
+    assert [line.split()[1] for line in result.stdout.splitlines()] == ["POD", "train", "chat"]
+    assert json.loads(run("--idle", "-n", "nobody", "-o", "json").stdout) == {"idle": []}

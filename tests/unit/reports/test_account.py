@@ -56,7 +56,14 @@ def test_what_was_held_in_the_days_is_added_up(by: str, rows: dict[str, int]) ->
 
 def test_sums_are_in_hours() -> None:
     found = a_tally("namespace", lines=LINES[:1]).accounts()["team-a"].as_json()
-    assert found == {"cardHours": 1.0, "memoryGiBHours": 40.0, "coreHours": 0.5, "shares": 1, "waitedHours": 0.5}
+    assert found == {
+        "cardHours": 1.0,
+        "memoryGiBHours": 40.0,
+        "coreHours": 0.5,
+        "shares": 1,
+        "waitedHours": 0.5,
+        "idleHours": 0.0,
+    }
 
 
 def test_each_model_has_its_price() -> None:

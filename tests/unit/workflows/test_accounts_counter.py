@@ -37,8 +37,8 @@ def api(api: ApiServer) -> ApiServer:
 async def an_operator(api: ApiServer) -> OperatorParts:
     parts = OperatorParts(api, clock=LoopClock())
     await parts.observer.take_over()
-    parts.workflows.accounts.today()  # it begins to read
-    await parts.workflows.accounts.worker.idle()
+    parts.workflows.accounting.accounts.today()  # it begins to read
+    await parts.workflows.accounting.accounts.worker.idle()
     return parts
 
 
@@ -50,7 +50,7 @@ class Looks:
 
     def look(self, parts: OperatorParts) -> float:
         """Return the sum of the counter in a process that has just begun to be looked at."""
-        usage = UsageTime(parts.workflows.accounts.today(), Shown())
+        usage = UsageTime(parts.workflows.accounting.accounts.today(), Shown())
         for entry in parts.ledger.entries():
             usage.count(report_of(entry))
         found = total(usage)
@@ -72,7 +72,7 @@ async def test_through_every_step_of_a_share_and_restarts_it_only_grows_and_ends
             await parts.workflows.stop()
             parts = await an_operator(api)
         await parts.idle()
-        await parts.workflows.accounts.worker.idle()
+        await parts.workflows.accounting.accounts.worker.idle()
         looks.look(parts)
         await asyncio.sleep(1)
     (usage,) = api.usages.values()

@@ -57,7 +57,7 @@ async def pass_by(parts: OperatorParts, seconds: float = 2 * GATHER_S + 1) -> No
         await parts.idle()
         left_s = until_s - asyncio.get_running_loop().time()
         await asyncio.sleep(min(max(1.0, seconds / 100), max(left_s, 0.0)))
-    await parts.workflows.quota_status.worker.idle()
+    await parts.workflows.accounting.quota_status.worker.idle()
     await parts.idle()
 
 
@@ -236,7 +236,7 @@ async def test_running_pods_leave_if_the_quota_says_so(api: ApiServer, when_spen
             "gpuledger.dev/card-hours-per-moth",
             1,
             {},
-            "no such budget: did you mean card-hours-per-month?",
+            "did you mean gpuledger.dev/card-hours-per-month?",
         ),
         (A_DAY, "-1", {}, "-1 is negative"),
         (A_DAY, "1500m", {}, "1500m is not a whole number"),

@@ -130,7 +130,7 @@ async def test_a_word_that_the_node_has_taken_back_unseen_evicts_nobody(api: Api
     says(api, None, 5000)
     parts._shown = len(api.changes)  # the watch is behind
     await asyncio.sleep(120)
-    await parts.workflows.idle.worker.idle()
+    await parts.workflows.accounting.idle.worker.idle()
     assert evicted(api) == []
 
 

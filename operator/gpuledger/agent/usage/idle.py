@@ -35,6 +35,11 @@ class IdleShares:
         self._unused_since: dict[ShareKey, datetime] = {}
         self._looked: datetime | None = None
 
+    @property
+    def has_begun(self) -> bool:
+        """Return whether it has taken in anything."""
+        return self._looked is not None
+
     def resume(self, shown: Mapping[ShareKey, Idleness], now: datetime) -> None:
         """Continue with what an agent before this one has said."""
         self._idle = dict(shown)

@@ -20,6 +20,7 @@ from prometheus_client.core import Metric
 
 from gpuledger.agent.devices.source import CardUse, DeviceProcess, DeviceUses, DriverGone
 from gpuledger.agent.metrics import compatible_metrics, counter, gauge, usage_metrics
+from gpuledger.agent.usage.idle import IdleShares
 from gpuledger.agent.usage.monitor import Monitor
 from gpuledger.agent.usage.regions import MIB, REASONS, ContainerKey, ContainerUse, ProcessesUse, container_uses
 from gpuledger.formats.runtime.cdi import Grant, container_id, pod_uid
@@ -207,6 +208,7 @@ class UsageReport:
         self._comparison, self._monitor = comparison, monitor
         self._used: dict[str, CardUse] = {}  # UUID -> what is used of it, as of the last look
         self._known = False
+        self.idle = IdleShares()
         self._looked_s = -REUSED_S  # by the event loop's clock
         self._looking: asyncio.Task[None] | None = None
 

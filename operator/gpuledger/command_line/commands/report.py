@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
@@ -10,12 +10,15 @@ import click
 
 from gpuledger.command_line.cluster_access import ClusterAccess
 from gpuledger.command_line.options import Common, common_options
-from gpuledger.command_line.output import TO_READ, NoLedger, all_cards, bar, uncollected, utc_now
+from gpuledger.command_line.output import FROM_MEMORY, TO_READ, NoLedger, age, all_cards, bar, uncollected, utc_now
+from gpuledger.command_line.top.rows import MIB_PER_GIB, NODES
 from gpuledger.formats.custom_resource.stored_card import stored_card
 from gpuledger.formats.custom_resource.usage import records_of, side_by_side
+from gpuledger.formats.idle import Idleness, ShareKey, read_idle
 from gpuledger.model.errors import BadInput, Denied, NotFound
 from gpuledger.model.json_object import Json
 from gpuledger.reports.account import NO_RECORDS, WAYS, Days, Prices, Question, Tally, days_asked
+from gpuledger.reports.idle import idle_shares
 from gpuledger.reports.tables import Cell, Column, Terminal, table
 
 NOT_ALLOWED = (
@@ -34,7 +37,19 @@ COLUMNS = (
     Column("CORE-HOURS", right=True, spare=2),
     Column("SHARES", right=True, spare=1),
     Column("WAITED-H", right=True),
+    Column("IDLE-H", right=True),
     Column("COST", right=True),
+)
+
+IDLE_COLUMNS = (
+    Column("NAMESPACE"),
+    Column("POD"),
+    Column("OWNER", spare=3),
+    Column("NODE", spare=2),
+    Column("CARD", right=True, spare=1),
+    Column("CARDS", right=True),
+    Column("MEM GIB", right=True, spare=4),
+    Column("IDLE FOR", right=True),
 )
 
 
@@ -47,14 +62,20 @@ COLUMNS = (
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="File with a line `MODEL: PRICE` for each model of card: what an hour of one costs.",
 )
+@click.option("--idle", is_flag=True, help="In place of that, the shares that nothing computes with now.")
 @common_options("csv", namespaced=True)
-def report(since: str | None, until: str | None, by: str, price: Path | None, common: Common) -> None:
+def report(since: str | None, until: str | None, by: str, price: Path | None, idle: bool, common: Common) -> None:
     """Show what was held of GPUs, and how long pods had waited: shares that have ended, and those that run.
 
     A card hour is a card that one pod held for an hour, or two of which each held half of its memory or cores,
     whichever is more. All namespaces count, unless one is named. Exit status: 0, or 2 after an error.
     """
     now = utc_now()
+    if idle:
+        with common.cluster() as cluster:
+            rows = _idle_now(cluster, common, now)
+            common.show({"idle": rows}, lambda terminal: idle_lines(rows, now, terminal))
+        return
     days, prices = _days(since, until, now), None if price is None else _prices(price)
     with common.cluster() as cluster:
         asked = Question(by, days, (common.namespace,) if common.namespace else ())
@@ -96,6 +117,36 @@ def _own_namespace(cluster: ClusterAccess, common: Common, asked: Question, erro
     if common.namespace is None:
         cluster.notes.append(f"This is namespace {namespace} alone; {TO_READ}.")
     return found
+
+
+def _idle_now(cluster: ClusterAccess, common: Common, now: datetime) -> list[Json]:
+    """Return the shares that are idle now. Raises NoLedger, and Denied where the account may not list Nodes."""
+    nodes = cluster.begin(NODES, FROM_MEMORY)
+    cards = list(map(stored_card, all_cards(cluster)))
+    said: dict[str, Mapping[ShareKey, Idleness]] = {}
+    for node in nodes:
+        name = str(node["metadata"]["name"])
+        try:
+            said[name] = read_idle(node)
+        except BadInput as error:
+            cluster.notes.append(f"Node {name}: {error}")
+    holders = ((card.card, holder) for card in cards for holder in card.holders or ())
+    of_namespace = (each for each in holders if common.namespace in (None, each[1].pod.namespace))
+    return idle_shares(of_namespace, said, now)
+
+
+def idle_lines(rows: Sequence[Json], now: datetime, terminal: Terminal) -> Iterator[str]:
+    """Yield the table of shares that are idle."""
+    if not rows and not terminal.csv:
+        yield "No share is idle, as far as the agents of the nodes can tell."
+        return
+    yield from table(terminal, IDLE_COLUMNS, [_idle_cells(row, now) for row in rows])
+
+
+def _idle_cells(row: Json, now: datetime) -> list[Cell]:
+    memory = f"{row['memoryMiB'] / MIB_PER_GIB:,.1f}"
+    where = [row["owner"] or "", row["node"], str(row["index"])]
+    return [row["namespace"], row["pod"], *where, f"{row['cards']:.2f}", memory, age(row["idleSince"], now)]
 
 
 def report_lines(found: Json, terminal: Terminal) -> Iterator[str]:

@@ -22,7 +22,7 @@ from prometheus_client.registry import Collector
 
 from gpuledger.controller.telemetry.card_metrics import MIB, Row, Sheet
 from gpuledger.formats.kubernetes.other import PREFIX
-from gpuledger.ledger.quotas import Quotas
+from gpuledger.ledger.quotas import Quotas, stated
 from gpuledger.model.card import NOTHING, Amounts
 from gpuledger.model.gang import QuotaLimit
 from gpuledger.reports.cards import CardReport
@@ -223,7 +223,7 @@ class CompatibleQuotas(Collector):
 
     def _lowest(self, namespace: str) -> list[QuotaLimit]:
         found: dict[str, QuotaLimit] = {}  # key -> the limit that is reached first
-        for limit in self._quotas.stated(namespace):
+        for limit in stated(self._quotas.limits(namespace)):
             known = found.get(limit.key)
             if known is None or limit.most < known.most:
                 found[limit.key] = limit

@@ -37,6 +37,7 @@ from gpuledger.controller.telemetry.compatible import COMPATIBLE, CompatibleQuot
 from gpuledger.controller.telemetry.usage_metrics import Shown, UsageTime
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.budgets import Spending
+from gpuledger.ledger.quotas import stated
 from gpuledger.model.errors import Reason
 from gpuledger.model.failure import FaultClass
 from gpuledger.model.share import part_of_card
@@ -148,7 +149,7 @@ class ProcessMetrics(Collector):
         text = "What the namespace's pods have of that, holds included"
         used = GaugeMetricFamily("gpuledger_namespace_quota_used", text, labels=labels)
         for namespace in sorted(quotas.limited()):
-            for each in quotas.stated(namespace):
+            for each in stated(quotas.limits(namespace)):
                 limit.add_metric([namespace, each.quota, each.key], each.most)
                 used.add_metric([namespace, each.quota, each.key], quotas.used(namespace, each))
         yield limit

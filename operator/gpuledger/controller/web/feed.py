@@ -31,7 +31,7 @@ from gpuledger.formats.node_usage import LONGEST_ANSWER_BYTES, read_node_usage
 from gpuledger.kube_api.client import read_at_most
 from gpuledger.ledger.book import ChangeLog, Ledger
 from gpuledger.ledger.budgets import Spending
-from gpuledger.ledger.quotas import Quotas
+from gpuledger.ledger.quotas import Quotas, stated
 from gpuledger.model.clock import BoundedMap
 from gpuledger.model.errors import AnswerTooLong, BadInput, NotFound
 from gpuledger.model.gang import Counted
@@ -254,7 +254,7 @@ def operators_source(workflows: Workflows) -> LedgerSource:
         history=history,
         active_elsewhere=workflows.context.leadership.active_elsewhere,
         gang_of=workflows.gangs.members.name_of,
-        namespaces=partial(_limited, ledger.quotas, workflows.budgets.all),
+        namespaces=partial(_limited, ledger.quotas, workflows.accounting.budgets.all),
         queues=lambda: (state.json() for state in workflows.queues.objects.states()),
         growth=lambda: (each.json() for each in workflows.growth.nodes.wanted()),
         grafana_url=workflows.context.settings.grafana_url,
@@ -284,7 +284,7 @@ def _limited(quotas: Quotas, budgets: Callable[[], Iterable[tuple[str, Spending]
                     "model": limit.model or None,
                     "limit": limit.most,
                 }
-                for limit in quotas.stated(namespace)
+                for limit in stated(quotas.limits(namespace))
             ],
             "budgets": [
                 {

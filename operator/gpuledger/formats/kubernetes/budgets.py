@@ -19,8 +19,12 @@ from gpuledger.model.usage import Budget, Period
 
 BEGINNING: Final = "gpuledger.dev/"
 
-KEYS: Final = {f"card-hours-per-{period}": period for period in Period}
-"""Behind that, and before a model."""
+KEYS: Final = {
+    "gpuledger.dev/card-hours-per-day": Period.DAY,
+    "gpuledger.dev/card-hours-per-week": Period.WEEK,
+    "gpuledger.dev/card-hours-per-month": Period.MONTH,
+}
+"""A dot and a model can follow."""
 
 WHEN_SPENT: Final = "gpuledger.dev/budget-spent"
 """Annotation of a ResourceQuota: what running pods of its namespace do when one of its budgets is spent."""
@@ -60,7 +64,8 @@ def budgets_of(quota: JsonMapping, kept_days: int = Period.MONTH.days) -> tuple[
 
 def _read(key: str) -> tuple[Period, str]:
     """Return the period and the model that a key names. Raises BadInput."""
-    name, _, model = key.removeprefix(BEGINNING).partition(".")
+    word, _, model = key.removeprefix(BEGINNING).partition(".")
+    name = BEGINNING + word
     if name not in KEYS:
         raise BadInput(f"gpuledger has no such budget{did_you_mean(name, KEYS)}")
     return KEYS[name], dashed(model)

@@ -40,7 +40,7 @@ async def pass_by(parts: OperatorParts) -> None:
     """Let as much time pass as a change takes to be written, and let the watches show it."""
     parts.watch()
     await asyncio.sleep(2 * GATHER_S)
-    await parts.workflows.quota_status.worker.idle()
+    await parts.workflows.accounting.quota_status.worker.idle()
     parts.watch()
 
 
@@ -117,7 +117,7 @@ async def test_who_is_not_active_writes_nothing_and_whoever_takes_over_does(
     await pass_by(parts)
     assert writes(api) == 0
     parts.observer.synced = True
-    parts.workflows.quota_status.look_again()
+    parts.workflows.accounting.quota_status.look_again()
     await pass_by(parts)
     assert used(api)[GPUMEM] == "5000"
 
