@@ -133,6 +133,10 @@ KUBELET_SILENCE_S = 60.0
 """How long a kubelet may be gone before that counts as our fault."""
 
 
+WORDS = (GRANTED_ANNOTATION, IDLE_ANNOTATION, SERVES_CLAIMS_ANNOTATION)
+"""Annotations of the Node that say what containers have and do, and whether claims are served."""
+
+
 class AgentStore(KubeReads, KubeWrites):
     """The agent's requests to the API server."""
 
@@ -176,28 +180,19 @@ class Agent:
         self._ended = EndedPods(counts, _look_for_pods, self._ends.want, self._prepared if plan.serves_claims else None)
         self._granting = Grants(self._grants, self._capabilities, self._by_driver, self._ended.may_run)
         self._starts = ContainerStarts(owners, self._ledger, self._granting)
-        serves_claims = NodeAnnotation(node_name, store, SERVES_CLAIMS_ANNOTATION)
+        granted, self._idle, serves_claims = (NodeAnnotation(node_name, store, word) for word in WORDS)
         directory = plan.kubelet_directory if plan.serves_claims else None
         self._claims = ClaimService(
             node_name, directory, serves_claims, store, lister, self._ledger, self._granting, self._ended.over
         )
         self._orphaned_grants = OrphanedGrants(node_name, self._grants.all, lister, store, self._ended.over)
-        words = GRANTED_ANNOTATION, IDLE_ANNOTATION
-        granted, self._idle = (NodeAnnotation(node_name, store, word) for word in words)
         self._confirmation = Confirmation(granted, self._grants.all, self._ended)
         self._register = NodeAnnotation(node_name, store, REGISTER_ANNOTATION, after=granted)
         self._capacity = plan.capacity and NodeCapacity(node_name, store, plan.capacity.amounts(()))
         self._resource_slices = plan.resource_slices and ResourceSlices(node_name, store, client)
-        entries = (
-            granted,
-            self._idle,
-            self._register,
-            self._ends,
-            self._capacity,
-            serves_claims,
-            self._resource_slices,
-        )
-        self._on_node: list[Reconciler[Any]] = [each for each in entries if each]
+        entries = (granted, self._idle, self._register, self._ends, serves_claims)
+        more = (self._capacity, self._resource_slices)
+        self._on_node: list[Reconciler[Any]] = [*entries, *(each for each in more if each)]
         self._events = NodeEvents(node_name, store)
         comparison = Comparison(
             self._grants.all,
