@@ -130,7 +130,7 @@ def say_idle(cluster: PreemptingCluster, node_name: str, *names: str) -> None:
         for name in names
         for uuid in uuids(pods[name])
     }
-    text = idle_annotation(shares, now)
+    text = idle_annotation(shares, now, "agent")
     cluster.patch(f"/api/v1/nodes/{node_name}", {"metadata": {"annotations": {IDLE_ANNOTATION: text}}})
 
 

@@ -364,8 +364,9 @@ class Agent:
         idle = self._usage.idle
         if not idle.has_begun:
             with contextlib.suppress(BadInput):  # then it begins with nothing
-                idle.resume(read_idle(first), now)
-        self._idle.want(idle_annotation(idle.observe(self._usage.containers(), now, self._usage.unclear), now))
+                idle.resume(read_idle(first).shares, now)
+        shares = idle.observe(self._usage.containers(), now, self._usage.unclear)
+        self._idle.want(idle_annotation(shares, now, self._plan.own_pod_uid))
 
     def _list_cards_again(self) -> None:
         """List the cards as before, if another way to isolate fits the node now."""

@@ -1,7 +1,8 @@
 """Which shares of a node are idle, by its agent's word, in an annotation of the Node: bounded JSON.
 
-    {"6d0c...": {"GPU-8f2e...": ["2026-11-30T09:12:00Z", 340]}}
+    {"agent": "91ab...", "shares": {"6d0c...": {"GPU-8f2e...": ["2026-11-30T09:12:00Z", 340]}}}
 
+UID of the agent's own pod, which has seen that: another one, maybe of another release, may not know of the annotation.
 UID of a pod, and UUID of a card of which it holds a share: since when the share is idle now, or null, and for how many
 seconds it was idle before. Times are those of the API server's clock. What is not named has not been idle, or nothing
 tells what it does: no share is idle without evidence.
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -59,33 +60,45 @@ ShareKey = tuple[str, str]
 """UID of a pod, UUID of a card."""
 
 
-def idle_annotation(shares: Mapping[ShareKey, Idleness], now: datetime) -> str:
+@dataclass(frozen=True, slots=True)
+class IdleWord:
+    """What an agent says of its node's shares."""
+
+    agent_uid: str = ""
+    """Of its pod."""
+    shares: Mapping[ShareKey, Idleness] = field(default_factory=dict)
+
+
+NO_WORD: Final = IdleWord()
+
+
+def idle_annotation(shares: Mapping[ShareKey, Idleness], now: datetime, agent_uid: str) -> str:
     """Return the annotation; empty for none."""
     longest = sorted(shares, key=lambda key: (-shares[key].total_s(now), key))[:MOST_SHARES]
     found: dict[str, dict[str, list[str | int | None]]] = {}
     for uid, uuid in sorted(longest):
         each = shares[uid, uuid]
         found.setdefault(uid, {})[uuid] = [rfc3339(each.since) if each.since else None, each.before_s]
-    return orjson.dumps(found).decode() if found else ""
+    return orjson.dumps({"agent": agent_uid, "shares": found}).decode() if found else ""
 
 
-def read_idle(node: Mapping[str, Any]) -> dict[ShareKey, Idleness]:
+def read_idle(node: Mapping[str, Any]) -> IdleWord:
     """Return what a Node's annotation says. Raises BadInput."""
     text = ((node.get("metadata") or {}).get("annotations") or {}).get(IDLE_ANNOTATION) or ""
     if not text:
-        return {}
+        return NO_WORD
     if len(text) > LONGEST_TEXT:
         raise BadInput(f"{IDLE_ANNOTATION} is longer than {LONGEST_TEXT:,} characters")
     try:
-        found = {
-            (uid, uuid): _idleness(*said) for uid, cards in orjson.loads(text).items() for uuid, said in cards.items()
-        }
-    except (ValueError, TypeError, AttributeError) as error:
+        word = orjson.loads(text)
+        agent_uid, said = str(word["agent"])[:LONGEST_UID], word["shares"]
+        found = {(uid, uuid): _idleness(*each) for uid, cards in said.items() for uuid, each in cards.items()}
+    except (ValueError, TypeError, AttributeError, KeyError) as error:
         raise BadInput(f"{IDLE_ANNOTATION} is not UIDs of pods with UUIDs of cards and times: {error!r}") from None
     for uid, uuid in found:
         if len(uid) > LONGEST_UID or not re.fullmatch(UUID_PATTERN, uuid):
             raise BadInput(f"{IDLE_ANNOTATION} names {uid[:LONGEST_UID]!r} and {uuid[:LONGEST_UID]!r}: no pod and card")
-    return found
+    return IdleWord(agent_uid, found)
 
 
 def _idleness(since: object, before_s: object) -> Idleness:

@@ -18,7 +18,7 @@ from typing import Final
 
 from attrs import define
 
-from gpuledger.formats.idle import POLICY_ANNOTATION, Idleness, ShareKey, read_idle, wants_to_keep
+from gpuledger.formats.idle import NO_WORD, POLICY_ANNOTATION, Idleness, IdleWord, read_idle, wants_to_keep
 from gpuledger.formats.kubernetes.pod import controller_uid
 from gpuledger.ledger.entry import CardEntry
 from gpuledger.model.card import Card
@@ -28,7 +28,8 @@ from gpuledger.model.json_object import Json
 from gpuledger.model.share import Holder
 from gpuledger.workflows.card_evictions import PAUSE_S, Cause, Evictions
 from gpuledger.workflows.context import Component
-from gpuledger.workflows.events import PodYields
+from gpuledger.workflows.events import AgentChanged, PodYields
+from gpuledger.workflows.inventory import AgentPods
 from gpuledger.workflows.tasks import KeyedWorker
 
 logger = logging.getLogger(__name__)
@@ -59,11 +60,12 @@ class IdleShare:
 class IdleShares(Component):
     """What agents say, and what follows from that."""
 
+    _agents: AgentPods
     _evictions: Evictions
     _may_write: Callable[[], bool]
 
     def __attrs_post_init__(self) -> None:
-        self._of_node: dict[str, dict[ShareKey, Idleness]] = {}
+        self._of_node: dict[str, IdleWord] = {}
         self._bad: dict[str, str] = {}  # node -> what is wrong with its annotation
         self._told: dict[str, datetime] = {}  # pod UID -> since when it was idle when its namespace was told
         self._timers: dict[str, asyncio.TimerHandle] = {}  # pod UID -> until it is looked at again
@@ -71,27 +73,43 @@ class IdleShares(Component):
         self._no_right = False
         self.worker = KeyedWorker(self._look, AT_ONCE, self._may_write)
         self._journal.tell_idle_by(self.idle_s)
+        self._events.on(AgentChanged, lambda event: self._agent_has_changed(event.node_name))
 
     # What is known.
 
     def idle_s(self, pod_uid: str, uuid: str, now: datetime) -> int:
         """Return for how many seconds a share has been idle until a moment, all together."""
-        found = self._idleness(pod_uid, uuid)
-        return found.total_s(now) if found else 0
+        found = self._said(pod_uid, uuid)
+        if found is None:
+            return 0
+        return found.total_s(now) if self._idleness(pod_uid, uuid) else found.before_s
 
     def idle_now(self) -> Iterator[IdleShare]:
         """Yield the shares that are idle now."""
         for said in list(self._of_node.values()):
-            for (uid, uuid), each in said.items():
+            for (uid, uuid), each in said.shares.items():
                 entry = self._ledger.entry(uuid) if each.since else None
                 holder = entry.holders.get(uid) if entry else None
                 if entry is not None and holder is not None and each.since and self._idleness(uid, uuid) is each:
                     yield IdleShare(entry.card, holder, each.since)
 
-    def _idleness(self, pod_uid: str, uuid: str) -> Idleness | None:
-        """Return what the agent of a card's own node says of a share."""
+    def _said(self, pod_uid: str, uuid: str) -> Idleness | None:
+        """Return what the annotation of a card's own node says of a share."""
         entry = self._ledger.entry(uuid)
-        return self._of_node.get(entry.card.node_name, {}).get((pod_uid, uuid)) if entry else None
+        return self._of_node.get(entry.card.node_name, NO_WORD).shares.get((pod_uid, uuid)) if entry else None
+
+    def _idleness(self, pod_uid: str, uuid: str) -> Idleness | None:
+        """Return the same, if the node's agent is the one that has said so."""
+        entry = self._ledger.entry(uuid)
+        return self._said(pod_uid, uuid) if entry and self._is_of_agent(entry.card.node_name) else None
+
+    def _is_of_agent(self, node_name: str) -> bool:
+        return self._believes(self._of_node.get(node_name, NO_WORD), node_name)
+
+    def _believes(self, said: IdleWord, node_name: str) -> bool:
+        """Return whether no other agent than the one that has said that is there."""
+        agent = self._agents.pod_of(node_name)
+        return agent is None or agent.uid == said.agent_uid
 
     def _pod_since(self, pod_uid: str) -> datetime | None:
         """Return since when all shares of a pod are idle; None if one is not, or it has none."""
@@ -104,40 +122,46 @@ class IdleShares(Component):
     def observe_node(self, node: Json) -> None:
         """See Follower."""
         name = node["metadata"]["name"]
-        before = self._of_node.get(name, {})
+        before = self._of_node.get(name, NO_WORD)
         try:
             now = read_idle(node)
             self._bad.pop(name, None)
         except BadInput as error:
-            now = {}
+            now = NO_WORD
             if self._bad.get(name) != str(error):
                 self._bad[name] = str(error)
                 self._counts.bad_input.labels("node").inc()
                 logger.error("node %s: %s; none of its shares counts as idle", name, error)
         if now == before:
             return
-        if now:
+        if now.shares:
             self._of_node[name] = now
         else:
             self._of_node.pop(name, None)
-        for uid in {uid for uid, uuid in now.keys() | before.keys() if now.get((uid, uuid)) != before.get((uid, uuid))}:
+        is_another = now.agent_uid != before.agent_uid
+        keys = now.shares.keys() | before.shares.keys()
+        for uid in {key[0] for key in keys if is_another or now.shares.get(key) != before.shares.get(key)}:
             self._has_changed(uid)
 
     def forget_node(self, node_name: str) -> None:
         """See Follower."""
-        for uid in {uid for uid, _ in self._of_node.pop(node_name, {})}:
+        for uid in {uid for uid, _ in self._of_node.pop(node_name, NO_WORD).shares}:
+            self._has_changed(uid)
+
+    def _agent_has_changed(self, node_name: str) -> None:
+        for uid in {uid for uid, _ in self._of_node.get(node_name, NO_WORD).shares}:
             self._has_changed(uid)
 
     def observe_card(self, entry: CardEntry) -> None:
         """See Follower."""
-        if self._of_node.get(entry.card.node_name):
+        if entry.card.node_name in self._of_node:
             for uid in entry.holders:
                 if uid not in self._timers and self._pod_since(uid) is not None:
                     self._has_changed(uid)
 
     def became_active(self) -> None:
         """See Follower."""
-        for uid in {uid for said in self._of_node.values() for uid, _ in said}:
+        for uid in {uid for said in self._of_node.values() for uid, _ in said.shares}:
             self._has_changed(uid)
 
     async def stop(self) -> None:
@@ -269,10 +293,11 @@ class IdleShares(Component):
             if self._ledger.offer(card.node_name) is None:  # no agent answers there
                 return False
             try:
-                said = read_idle(await self._store.node(card.node_name)).get((holder.pod.uid, card.uuid))
+                word = read_idle(await self._store.node(card.node_name))
             except (ApiError, BadInput) as error:
                 logger.info("node %s can't be read now: %s", card.node_name, error)
                 return False
-            if said is None or said.since is None:
+            said = word.shares.get((holder.pod.uid, card.uuid))
+            if said is None or said.since is None or not self._believes(word, card.node_name):
                 return False
         return True

@@ -47,13 +47,13 @@ class Accounting:
     """What namespaces have had, may have, and do not use."""
 
     def __init__(
-        self, c: Context, quotas: NamespaceQuotas, evictions: Evictions, may_write: Callable[[], bool]
+        self, c: Context, quotas: NamespaceQuotas, agents: AgentPods, evictions: Evictions, may_write: MayWrite
     ) -> None:
         self.accounts = Accounts(c, may_write)
         self.budgets = Budgets(c, quotas, self.accounts, evictions, may_write)
         self.quota_status = QuotaStatusWriter(c, quotas, may_write, self.budgets.hours_shown)
         self.budgets.on_change.append(self.quota_status.look_at)
-        self.idle = IdleShares(c, evictions, may_write)
+        self.idle = IdleShares(c, agents, evictions, may_write)
         self.followers = (self.accounts, self.budgets, self.idle)
 
 
@@ -130,7 +130,7 @@ def connect(c: Context) -> Workflows:
     growth = GrowthParts(c, WhoWaits(waiting, gangs.members, reservations), queues, inventory, may_write, preemption)
     explainer, refused = Explainer(c, waiting, gangs, queues, nodes, growth.nodes), RefusedByScheduler(c)
     conditions, evictions = PodConditionWriter(c, explainer.pods), Evictions(c, lives, preemption.together)
-    accounting = Accounting(c, quotas, evictions, may_write)
+    accounting = Accounting(c, quotas, agents, evictions, may_write)
     failures, conflicts = FailedCards(c, agents, evictions), ConflictingShares(c, lives, evictions)
     followers = (
         *(claims.book, turns, lives, learner, gangs.members, queues.pods, releaser, starts, conditions),

@@ -139,7 +139,9 @@ def test_shares_that_are_idle_now_are_listed_those_first_that_waste_most(kubectl
         ("uid-train", second): Idleness(NOW - timedelta(hours=3)),
         ("uid-gone", first): Idleness(NOW - timedelta(days=9)),  # who holds nothing
     }
-    nodes = a_list({"metadata": {"name": "node-10", "annotations": {IDLE_ANNOTATION: idle_annotation(said, NOW)}}})
+    nodes = a_list(
+        {"metadata": {"name": "node-10", "annotations": {IDLE_ANNOTATION: idle_annotation(said, NOW, "agent")}}}
+    )
     kubectl.tell({ALLOCATIONS: a_list(*two_nodes()), NODES: nodes})
     result = run("--idle")
     assert result.exit_code == 0, result.output

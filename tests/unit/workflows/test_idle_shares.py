@@ -20,6 +20,7 @@ Json = dict[str, Any]
 CARDS = [a_card(0), a_card(1)]
 WHOLE = {GPU: "1", MEMORY: str(CARDS[0].capacity.memory_mib)}
 HOUR_S = 3600.0
+AGENT = "uid-of-agent"
 AFTER_S, GRACE_S = HOUR_S, HOUR_S / 2
 """The settings' own."""
 
@@ -68,10 +69,10 @@ async def begin(parts: OperatorParts, name: str = "a", owned: bool = True, **ann
     await parts.idle()
 
 
-def says(api: ApiServer, since: datetime | None, before_s: int = 0, name: str = "a") -> None:
+def says(api: ApiServer, since: datetime | None, before_s: int = 0, name: str = "a", agent: str = AGENT) -> None:
     """Have the node's agent say since when a pod's share is idle."""
     (uuid,) = (card.uuid for card in CARDS if f"uid-{name}" in api.holders_of(card))
-    annotate(api, idle_annotation({(f"uid-{name}", uuid): Idleness(since, before_s)}, wall()))
+    annotate(api, idle_annotation({(f"uid-{name}", uuid): Idleness(since, before_s)}, wall(), agent))
 
 
 def annotate(api: ApiServer, text: str) -> None:
@@ -134,6 +135,26 @@ async def test_a_word_that_the_node_has_taken_back_unseen_evicts_nobody(api: Api
     assert evicted(api) == []
 
 
+async def test_a_word_of_an_agent_that_is_there_no_more_evicts_nobody_until_the_next_one_says_the_same(
+    api: ApiServer,
+) -> None:
+    parts = await an_operator(api, "evict")
+    await begin(parts)
+    says(api, wall(), agent="uid-of-one-before")
+    parts.workflows.agents.observe(an_agent(), gone=False)
+    await pass_by(parts, 3 * HOUR_S)
+    assert (told(parts), evicted(api)) == ([], [])
+    says(api, wall() - timedelta(hours=3))
+    await pass_by(parts, 60)
+    assert evicted(api) == ["a"]
+
+
+def an_agent() -> Json:
+    metadata = {"uid": AGENT, "name": "gpuledger-agent-x", "namespace": "gpuledger-system"}
+    ready = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}], "podIP": "10.0.0.1"}
+    return {"metadata": metadata, "spec": {"nodeName": "node-a", "containers": []}, "status": ready}
+
+
 @pytest.mark.parametrize(
     ("owned", "annotation", "allowed", "leaves"),
     [(True, "", True, True), (True, "keep", True, False), (True, "keep", False, True), (False, "", True, False)],
@@ -166,7 +187,7 @@ async def test_a_pod_is_idle_if_all_of_its_shares_are(api: ApiServer) -> None:
     parts.watch()
     await parts.bind("a", "node-a")
     await parts.idle()
-    annotate(api, idle_annotation({("uid-a", CARDS[0].uuid): Idleness(wall())}, wall()))
+    annotate(api, idle_annotation({("uid-a", CARDS[0].uuid): Idleness(wall())}, wall(), AGENT))
     await pass_by(parts, 3 * HOUR_S)
     assert (told(parts), evicted(api)) == ([], [])
 

@@ -127,7 +127,7 @@ def _idle_now(cluster: ClusterAccess, common: Common, now: datetime) -> list[Jso
     for node in nodes:
         name = str(node["metadata"]["name"])
         try:
-            said[name] = read_idle(node)
+            said[name] = read_idle(node).shares
         except BadInput as error:
             cluster.notes.append(f"Node {name}: {error}")
     holders = ((card.card, holder) for card in cards for holder in card.holders or ())

@@ -113,7 +113,7 @@ def test_a_notebook_that_is_used_now_and_then_causes_few_writes() -> None:
     idle, texts = IdleShares(), list[str]()
     for second in range(0, 24 * 3600, EVERY_S):
         is_busy = second % 630 < EVERY_S
-        text = idle_annotation(idle.observe([used(50 if is_busy else 0)], at(second)), at(second))
+        text = idle_annotation(idle.observe([used(50 if is_busy else 0)], at(second)), at(second), "agent")
         if not texts or texts[-1] != text:
             texts.append(text)
     assert len(texts) <= 2 * 24 * 6 + 1
@@ -121,12 +121,13 @@ def test_a_notebook_that_is_used_now_and_then_causes_few_writes() -> None:
 
 def test_the_annotation_says_the_same_when_it_is_read_and_stays_in_its_bound() -> None:
     shares = {(f"uid-{number}", "GPU-1"): Idleness(at(number), number) for number in range(2 * MOST_SHARES)}
-    text = idle_annotation(shares, at(10_000))
+    text = idle_annotation(shares, at(10_000), "agent")
     found = read_idle({"metadata": {"annotations": {IDLE_ANNOTATION: text}}})
-    assert len(found) == MOST_SHARES
-    assert found.items() <= shares.items()
+    assert found.agent_uid == "agent"
+    assert len(found.shares) == MOST_SHARES
+    assert found.shares.items() <= shares.items()
     assert len(text) < LONGEST_TEXT
-    assert idle_annotation({}, at(0)) == ""
+    assert idle_annotation({}, at(0), "agent") == ""
 
 
 @given(st.text() | st.recursive(st.none() | st.integers() | st.text(), st.lists).map(json.dumps))
