@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -27,6 +27,7 @@ from attrs import define
 from gpuledger.formats.custom_resource.usage import Record, RecordName, new_record, record, record_name, record_patch
 from gpuledger.ledger.entry import CardEntry
 from gpuledger.ledger.usage import add_up, lines_of
+from gpuledger.model.card import Card
 from gpuledger.model.clock import BoundedMap, Listeners
 from gpuledger.model.errors import Conflict, NotFound
 from gpuledger.model.share import StoredCard
@@ -48,6 +49,9 @@ RECORDS_KEPT = 512
 
 GIVEN_UP_S = 1.0
 """The same of a card that its node reports no more, and that goes after that."""
+
+MOST_ENTERED = 3_000
+"""Keys in a record of shares that cards may still list, of some 120 bytes: what is more waits for these to be off."""
 
 REQUESTS_AT_ONCE = 4
 
@@ -236,9 +240,12 @@ class Accounts(Component):
             for ended in card.ended or ()
             if record_name(ended.namespace, ended.until) == known.name
         }
-        new = {key: found for key, found in listed.items() if key not in known.entered}
+        off = {key for key, uuid in known.entered.items() if uuid in cards and key not in listed}
+        unknown = [key for key in listed if key not in known.entered]
+        room = max(0, MOST_ENTERED - (len(known.entered) - len(off)))
+        self._put_off([listed.pop(key)[1] for key in unknown[room:]])
+        new = {key: listed[key] for key in unknown[:room]}
         if new:
-            off = {key for key, uuid in known.entered.items() if uuid in cards and key not in listed}
             lines, entered = dict(known.lines), {key: uuid for key, uuid in known.entered.items() if key not in off}
             for key, (ended, card) in new.items():
                 add_up(lines, lines_of(ended, card.model, card.node_name))
@@ -255,6 +262,12 @@ class Accounts(Component):
             self._entered.setdefault(uuid, set()).update(keys)
             self._journal.note_settled(uuid, keys)
             self._settle_later(uuid)
+
+    def _put_off(self, cards: Iterable[Card]) -> None:
+        """Enter what these cards list besides when others are off their lists."""
+        for card in cards:
+            self._due[card.uuid] = None
+            self._work_after(SETTLE_S)
 
     def _settle_later(self, uuid: str) -> None:
         entry = self._ledger.entry(uuid)

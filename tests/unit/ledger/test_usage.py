@@ -3,10 +3,12 @@
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import a_card, a_holder, a_share
+from gpuledger.formats.custom_resource.usage import line_json
 from gpuledger.ledger.usage import add_up, ended_share, lines_of
 from gpuledger.model.usage import Charge, EndedShare, Held, Line, total_of
 
@@ -86,3 +88,30 @@ def test_of_many_nodes_the_owners_stay_known() -> None:
         add_up(record, lines_of(ended(owner="Job/a" if number % 2 else "Job/b"), "A100", f"node-{number}"), most=10)
     assert {line.owner for line in record} == {"Job/a", "Job/b"}
     assert len(record) <= 10
+
+
+names = st.sampled_from([letter * 128 for letter in "abcdefghij"]) | st.text(max_size=128)
+
+
+@given(st.lists(st.tuples(names, names, names, st.sampled_from(["A100", "T4"]), st.integers(0, 9)), max_size=60))
+def test_whatever_names_users_choose_a_record_stays_in_its_bound_and_its_sum_right(
+    held: list[tuple[str, str, str, str, int]],
+) -> None:
+    record: dict[Line, Held] = {}
+    for owner, queue, priority, model, day in held:
+        line = Line(f"2026-11-0{day}", model, f"node-{owner[:3]}", queue, owner, priority)
+        add_up(record, [(line, Held(card_ms=1))], most=10)
+    assert total_of(record).card_ms == len(held)
+    coarse = {(line.day, line.model) for line in record}
+    assert len(record) <= 10 + len(coarse)
+
+
+def test_the_largest_record_that_users_names_can_make_is_far_from_etcds_limit() -> None:
+    """Etcd takes objects of 1.5 MiB; JSON of a name may have six characters for each."""
+    record: dict[Line, Held] = {}
+    for number in range(3_000):
+        name = f"{number:05}" + "\u0001" * 123
+        amounts = Held(10**15, 10**15, 10**15, 10**9, 10**9, 10**15)
+        add_up(record, [(Line("2026-11-30", "m" * 64, "n" * 253, name, name, name), amounts)])
+    lines = [line_json(line, held) for line, held in record.items()]
+    assert len(orjson.dumps(lines)) < 1_200_000

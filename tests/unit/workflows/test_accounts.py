@@ -16,6 +16,7 @@ from fakes.virtual_time import LoopClock, settle, wall
 from gpuledger.formats.custom_resource.usage import record
 from gpuledger.model.errors import BindFailed, Conflict, Denied, Invalid, NotFound
 from gpuledger.model.usage import Held, total_of
+from gpuledger.workflows import accounts
 from gpuledger.workflows.accounts import GATHER_S, SETTLE_S, Accounts
 from gpuledger.workflows.leadership import Leadership
 
@@ -122,6 +123,21 @@ async def test_a_thousand_short_pods_are_entered_with_few_writes_of_records(api:
     await rest(parts)
     assert held(api).shares == 100
     assert len(api.called(Operation.WRITE_USAGE)) <= 100 / GATHER_S + 2
+
+
+async def test_a_record_names_no_more_shares_than_etcd_can_store_and_enters_all_of_them_in_the_end(
+    api: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(accounts, "MOST_ENTERED", 5)
+    parts = await an_operator(api)
+    for number in range(12):
+        await hold(parts, f"p{number}", 1)
+    named = 0
+    for _ in range(40):
+        await rest(parts, seconds=SETTLE_S / 4)
+        named = max(named, *(len(each["status"].get("entered", ())) for each in api.usages.values()))
+    assert (held(api).shares, listed(api)) == (12, 0)
+    assert named == 5
 
 
 async def test_time_spent_waiting_is_charged_with_the_share(api: ApiServer) -> None:
