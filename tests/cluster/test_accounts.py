@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from cluster.cluster import COUNT, PERCENT, Cluster, RequestFailed, pod
+from cluster.gangs import held
 from cluster.shared import SharedPlane
+from effort import times
 from installation import NOTHING_RUNS
 
 Json = dict[str, Any]
@@ -18,6 +22,9 @@ Json = dict[str, Any]
 USAGES = "/apis/gpuledger.dev/v1alpha1/gpuusages"
 HALF = {COUNT: 1, PERCENT: 50}
 ENTERED_WITHIN_S = 60.0
+
+PODS_COUNTED = times(40, 1000)
+AT_ONCE = 20
 
 
 @pytest.fixture(scope="module")
@@ -109,3 +116,37 @@ def test_the_api_server_keeps_a_record_as_what_it_is(cluster: Cluster) -> None:
 def test_accounts_of_namespaces_may_neither_read_nor_write_records(cluster: Cluster, verb: str) -> None:
     asked = ("auth", "can-i", verb, "gpuusages.gpuledger.dev", "--as=system:serviceaccount:default:default")
     assert cluster.plane.kubectl(*asked, check=False).strip() == "no"
+
+
+def writes_for_pods(cluster: Cluster, prefix: str, *, are_charged: bool) -> dict[str, int]:
+    """Run pods, twenty at a time, until all of them have ended; return how many writes there were of each kind."""
+    since = cluster.plane.audit_offset()
+    for first in range(0, PODS_COUNTED, AT_ONCE):
+        batch = [f"{prefix}-{number}" for number in range(first, first + AT_ONCE)]
+        cluster.create(*(pod(name, {COUNT: 1, PERCENT: 10}) for name in batch))
+        cluster.wait_bound(*batch)
+        for name in batch:
+            cluster.finish(name)
+        cluster.wait(lambda: not held(cluster), "all of them are released")
+    cluster.settle()
+    if are_charged:
+        cluster.wait(lambda: listed(cluster) == 0, "all lists are in records", 3 * ENTERED_WITHIN_S)
+    return dict(Counter(event.resource for event in cluster.our_writes(since, ("gpuallocations", "gpuusages"))))
+
+
+def test_accounts_cost_few_writes_for_many_pods_and_none_where_nothing_ends(cluster: Cluster) -> None:
+    """A write of a card takes off its list what the records have: only the last one is its own."""
+    with cluster.other_settings(usage_kept_days=0):
+        without = writes_for_pods(cluster, "without", are_charged=False)
+    with_accounts = writes_for_pods(cluster, "with", are_charged=True)
+    logging.getLogger(__name__).info(
+        "writes for %d pods: %s without accounts, %s with", PODS_COUNTED, without, with_accounts
+    )
+    assert "gpuusages" not in without
+    cards = 2
+    more = sum(with_accounts.values()) - sum(without.values())
+    assert more <= 0.3 * sum(without.values()) + 2 * cards + with_accounts["gpuusages"]
+    assert with_accounts["gpuusages"] <= PODS_COUNTED / 10 + 2
+    since = cluster.plane.audit_offset()
+    time.sleep(times(5, 600))
+    assert cluster.our_writes(since, ("gpuallocations", "gpuusages", "nodes", "resourcequotas")) == []
