@@ -10,7 +10,8 @@ import os
 import signal
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 
@@ -18,6 +19,7 @@ import pytest
 
 from cluster.cluster import COUNT
 from fakes.shared_regions import controls, write_region
+from gpuledger.formats.idle import Idleness, ShareKey, read_idle
 from gpuledger.formats.runtime.shared_region import IDLE, LIMITER_ON, PAUSED
 from node.gpu_node import GpuNode, gpu_container, gpu_pod
 
@@ -75,6 +77,37 @@ def test_a_low_priority_waits_for_a_high_one_and_no_end_of_an_agent_leaves_it_wa
 
     gpu.cluster.wait(has_ended, "the agent ends in good order")
     gpu.cluster.wait(lambda: controls(own["low"]) == (IDLE, LIMITER_ON), "and resumes who pauses")
+
+
+def test_a_share_is_told_to_be_idle_until_a_kernel_begins(gpu: GpuNode) -> None:
+    home = gpu.node.path("/var/lib") / Path(HOME).name
+    home.mkdir(exist_ok=True)
+    (home / "libvgpu.so").write_text("the library\n")
+    (home / "ld.so.preload").write_text("\n")
+    with gpu.agent_with(isolation="hami-core", hami_core_directory=HOME, monitor_interval_s=1.0, idle_after_s=5.0):
+        gpu.create(gpu_pod("quiet", gpu_container("main", {COUNT: 1, "nvidia.com/gpumem": 1000})))
+        gpu.wait_running("quiet")
+        (uid, shares) = gpu.cluster.pod("quiet")["metadata"]["uid"], partial(_idle, gpu)
+        gpu.cluster.wait(lambda: any(each.since for each in shares().values()), "it is idle", IDLE_WITHIN_S)
+        ((pod_uid, card),) = shares()
+        assert pod_uid == uid
+        region = gpu.node.path(HOME) / "containers" / f"{uid}_main" / "usage.cache"
+
+        def launches_and_is_in_use() -> bool:
+            write_region(region, (card,), last_kernel_s=int(time.time()))
+            return shares()[pod_uid, card].since is None
+
+        gpu.cluster.wait(launches_and_is_in_use, "it is in use", IDLE_WITHIN_S)
+        assert shares()[pod_uid, card].before_s >= 1
+
+
+IDLE_WITHIN_S = 150.0
+"""The agent looks every half minute, and a share is idle that was unused in two looks."""
+
+
+def _idle(gpu: GpuNode) -> Mapping[ShareKey, Idleness]:
+    (node,) = gpu.cluster.request("GET", "/api/v1/nodes")["items"]
+    return read_idle(node).shares
 
 
 def _usage(gpu: GpuNode) -> dict[str, dict[str, object]]:

@@ -44,6 +44,7 @@ from gpuledger.agent.kubelet.slot_owners import PodResources, SlotOwners
 from gpuledger.agent.metrics import HealthServer, counter, gauge
 from gpuledger.agent.node_entry import NodeAnnotation, NodeCapacity, Reconciler, ResourceSlices
 from gpuledger.agent.supervisor import BEAT_INTERVAL_S
+from gpuledger.agent.usage.idle import IdleShares
 from gpuledger.agent.usage.monitor import Monitor, resume_all
 from gpuledger.agent.usage.report import Comparison, ContainerOfPod, UsageReport
 from gpuledger.configuration.settings import Settings
@@ -201,7 +202,8 @@ class Agent:
             containers=self._containers,
             node_pods=self._mps.pods if self._mps else tuple,
         )
-        self._usage = UsageReport(node_name, self._grants.all, self._watcher.uses, comparison, self._monitor)
+        looks = self._watcher.uses, comparison, self._monitor, IdleShares(plan.idle_after_s)
+        self._usage = UsageReport(node_name, self._grants.all, *looks)
         self._has_cards = asyncio.Event()
         self._node_seen: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._connected_s = asyncio.get_running_loop().time()

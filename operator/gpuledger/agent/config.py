@@ -78,6 +78,8 @@ class AgentConfig:
     priority_resource: str = ""
     monitor_interval_s: float = 5.0
     """How often containers' shared regions are looked at; 0: never."""
+    idle_after_s: float = 0.0
+    """After so long without use a share is idle for too long; 0: that does not matter."""
     metrics_compatibility: tuple[str, ...] = ()
     """Systems under whose names there are metrics, too."""
     serves_claims: bool = False
@@ -137,6 +139,7 @@ def agent_config(settings: Settings, node_name: str, kubelet_directory: Path, ow
         mps_daemon=settings.mps_daemon,
         priority_resource=settings.resource_priority,
         monitor_interval_s=settings.monitor_interval_s,
+        idle_after_s=settings.idle_after_s,
         metrics_compatibility=settings.metrics_compatibility,
         serves_claims=settings.resource_claims and settings.delivery == "cdi",
         capacity=_capacity_names(settings),

@@ -17,7 +17,8 @@ from gpuledger.agent.usage.regions import ContainerUse
 from gpuledger.formats.idle import Idleness, ShareKey
 
 BEGINS_AFTER_S: Final = 600.0
-"""A share that was in use in none of the looks for so long is idle. Less would be many writes for a busy notebook."""
+"""A share that was in use in none of the looks for so long is idle, or sooner if it has to be known sooner. Less would
+be many writes for a busy notebook."""
 
 LOOK_S: Final = 60
 """A kernel that began in that time is seen by a look; more than the time between two."""
@@ -29,8 +30,9 @@ LONGEST_GAP_S: Final = 300.0
 class IdleShares:
     """Observes what the looks say."""
 
-    def __init__(self, begins_after_s: float = BEGINS_AFTER_S) -> None:
-        self._begins_after_s = begins_after_s
+    def __init__(self, idle_after_s: float = 0.0) -> None:
+        """`idle_after_s` is when the administrator wants to know; 0: never."""
+        self._begins_after_s = min(BEGINS_AFTER_S, idle_after_s or BEGINS_AFTER_S)
         self._idle: dict[ShareKey, Idleness] = {}
         self._unused_since: dict[ShareKey, datetime] = {}
         self._looked: datetime | None = None

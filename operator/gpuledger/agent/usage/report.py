@@ -202,13 +202,14 @@ class UsageReport:
         look: Callable[[], Awaitable[DeviceUses]],
         comparison: Comparison,
         monitor: Monitor,
+        idle: IdleShares,
     ) -> None:
-        """Make one; `look` asks the driver, and raises DriverGone."""
+        """Make one; `look` asks the driver, and raises DriverGone. `idle` observes who looks at it."""
         self._node_name, self._grants, self._look = node_name, grants, look
         self._comparison, self._monitor = comparison, monitor
         self._used: dict[str, CardUse] = {}  # UUID -> what is used of it, as of the last look
         self._known = False
-        self.idle = IdleShares()
+        self.idle = idle
         self._looked_s = -REUSED_S  # by the event loop's clock
         self._looking: asyncio.Task[None] | None = None
 

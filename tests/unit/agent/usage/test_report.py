@@ -7,6 +7,7 @@ from typing import Any
 from builders import a_card
 from gpuledger.agent.devices.source import CardUse, DeviceProcess, DeviceUses, DriverGone
 from gpuledger.agent.usage import report as report_module
+from gpuledger.agent.usage.idle import IdleShares
 from gpuledger.agent.usage.monitor import Monitor
 from gpuledger.agent.usage.report import REUSED_S, Comparison, UsageReport
 from unit.agent.usage.conftest import Node
@@ -39,7 +40,7 @@ async def no_share(*_: str) -> bool:
 def a_report(node: Node, driver: Driver, monitor: Monitor | None = None) -> UsageReport:
     comparison = Comparison(node.grants.values, no_share, lambda _: None, node.root / "proc")
     monitor = monitor or Monitor(node.grants.values, 5.0, node.regions)
-    return UsageReport("node-a", node.grants.values, driver.uses, comparison, monitor)
+    return UsageReport("node-a", node.grants.values, driver.uses, comparison, monitor, IdleShares())
 
 
 def a_process(node: Node, pid: int, uid: str, memory_mib: int) -> DeviceProcess:
