@@ -134,6 +134,7 @@ def writes_for_pods(cluster: Cluster, prefix: str, *, are_charged: bool) -> dict
     return dict(Counter(event.resource for event in cluster.our_writes(since, ("gpuallocations", "gpuusages"))))
 
 
+@pytest.mark.timeout(1800)
 def test_accounts_cost_few_writes_for_many_pods_and_none_where_nothing_ends(cluster: Cluster) -> None:
     """A write of a card takes off its list what the records have: only the last one is its own."""
     with cluster.other_settings(usage_kept_days=0):
