@@ -510,13 +510,18 @@ def quota(cluster: Cluster) -> Iterator[str]:
     cluster.request("DELETE", f"{QUOTAS}/gpus")
 
 
-@pytest.mark.parametrize("key", ["limits.nvidia.com/gpumem", "limits.nvidia.com/gpumem.A100"])
+@pytest.mark.parametrize(
+    "key",
+    ["limits.nvidia.com/gpumem", "limits.nvidia.com/gpumem.A100", "gpuledger.dev/card-hours-per-month"],
+)
 def test_our_account_shows_what_is_used_of_the_keys_that_it_counts(ours: Connection, quota: str, key: str) -> None:
     for value in ("3", "4", None):
         assert change(ours, f"{quota}/status", {"status": {"used": {key: value}}})["status"]["used"].get(key) == value
 
 
-@pytest.mark.parametrize("used", [{"pods": "0"}, {"limits.cpu": "1"}, {"pods": None}, {"services": "1"}, None])
+@pytest.mark.parametrize(
+    "used", [{"pods": "0"}, {"limits.cpu": "1"}, {"pods": None}, {"services": "1"}, {"gpuledger.dev/gpus": "1"}, None]
+)
 def test_our_account_shows_nothing_of_the_keys_of_others(ours: Connection, quota: str, used: Json | None) -> None:
     with refused("gpuledger-own-quotas", "gpuledger shows only what is used of limits.DOMAIN/NAME"):
         change(ours, f"{quota}/status", {"status": {"used": used}})

@@ -192,8 +192,8 @@ class Agent:
         self._capacity = plan.capacity and NodeCapacity(node_name, store, plan.capacity.amounts(()))
         self._resource_slices = plan.resource_slices and ResourceSlices(node_name, store, client)
         entries = (granted, self._idle, self._register, self._ends, serves_claims)
-        more = (self._capacity, self._resource_slices)
-        self._on_node: list[Reconciler[Any]] = [*entries, *(each for each in more if each)]
+        more = filter(None, (self._capacity, self._resource_slices))
+        self._on_node: list[Reconciler[Any]] = [*entries, *more]
         self._events = NodeEvents(node_name, store)
         comparison = Comparison(
             self._grants.all,
@@ -202,8 +202,8 @@ class Agent:
             containers=self._containers,
             node_pods=self._mps.pods if self._mps else tuple,
         )
-        looks = self._watcher.uses, comparison, self._monitor, IdleShares(plan.idle_after_s)
-        self._usage = UsageReport(node_name, self._grants.all, *looks)
+        idle = IdleShares(plan.idle_after_s)
+        self._usage = UsageReport(node_name, self._grants.all, self._watcher.uses, comparison, self._monitor, idle)
         self._has_cards = asyncio.Event()
         self._node_seen: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._connected_s = asyncio.get_running_loop().time()

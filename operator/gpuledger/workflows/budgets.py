@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from attrs import define
@@ -176,6 +176,8 @@ class Budgets(Component):
         if self._may_write():
             due, self._due = self._due, set()
             self._tasks.start(in_slices(map(self._look, sorted(due)), self._clock), "add up what budgets have spent")
+        elif self._is_active():  # it has not read everything yet
+            self._look_soon(())
 
     def _look(self, namespace: str) -> None:
         """Add up what is spent of a namespace's budgets, and hold it to that."""
@@ -184,6 +186,7 @@ class Budgets(Component):
             self.worker.mark(READ)
         if now is None or (budgets and namespace not in self._are_read):
             return
+        self._forget_old(namespace, now)
         found = tuple(self._spending(namespace, budget, now) for budget in budgets)
         before = self._spendings.pop(namespace, ())
         if found:
@@ -198,6 +201,19 @@ class Budgets(Component):
         if any(each.is_spent and each.budget.evicts for each in found):
             self.worker.mark(f"{LEAVE} {namespace}")
 
+    def _forget_old(self, namespace: str, now: datetime) -> None:
+        """Forget records of no period any more, and which shares those have entered that no card can list by now."""
+        records = self._records.get(namespace, {})
+        first, recent = (f"{now - timedelta(days=ago):%Y-%m-%d}" for ago in (Period.MONTH.days, 2))
+        for name in [name for name in records if name.date < first]:
+            del records[name]
+        for name, each in records.items():
+            if name.date < recent and each.entered:
+                records[name] = replace(each, entered=frozenset())
+        for uuid in [uuid for uuid in self._cards.get(namespace, ()) if self._ledger.entry(uuid) is None]:
+            self._cards[namespace].discard(uuid)  # its object is gone
+            self._pieces.pop(uuid, None)
+
     def _spending(self, namespace: str, budget: Budget, now: datetime) -> Spending:
         records = self._records.get(namespace, {})
         recorded: defaultdict[tuple[str, str], int] = defaultdict(int)
@@ -209,8 +225,6 @@ class Budgets(Component):
     def _pieces_of(self, namespace: str, records: dict[RecordName, _Recorded]) -> Iterator[Piece]:
         """Yield what no record has yet."""
         for uuid in self._cards.get(namespace, ()):
-            if self._ledger.entry(uuid) is None:  # its object is gone
-                continue
             for piece in self._pieces.get(uuid, ()):
                 if piece.namespace != namespace:
                     continue
