@@ -523,7 +523,7 @@ def test_our_account_shows_what_is_used_of_the_keys_that_it_counts(ours: Connect
     "used", [{"pods": "0"}, {"limits.cpu": "1"}, {"pods": None}, {"services": "1"}, {"gpuledger.dev/gpus": "1"}, None]
 )
 def test_our_account_shows_nothing_of_the_keys_of_others(ours: Connection, quota: str, used: Json | None) -> None:
-    with refused("gpuledger-own-quotas", "gpuledger shows only what is used of limits.DOMAIN/NAME"):
+    with refused("gpuledger-own-quotas", "gpuledger shows only what is used of limits.DOMAIN/NAME and of budgets"):
         change(ours, f"{quota}/status", {"status": {"used": used}})
 
 

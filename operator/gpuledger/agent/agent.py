@@ -192,8 +192,7 @@ class Agent:
         self._capacity = plan.capacity and NodeCapacity(node_name, store, plan.capacity.amounts(()))
         self._resource_slices = plan.resource_slices and ResourceSlices(node_name, store, client)
         entries = (granted, self._idle, self._register, self._ends, serves_claims)
-        more = filter(None, (self._capacity, self._resource_slices))
-        self._on_node: list[Reconciler[Any]] = [*entries, *more]
+        self._on_node: list[Reconciler[Any]] = [*entries, *filter(None, (self._capacity, self._resource_slices))]
         self._events = NodeEvents(node_name, store)
         comparison = Comparison(
             self._grants.all,
