@@ -239,7 +239,7 @@ def are_shares_of(shares: Sequence[Share], request: PodRequest, cards: Sequence[
     """Return whether these are the shares that a request, or an alternative of it, gets on these cards of a node."""
     for variant in request.variants:
         uuids = [[share.uuid for share in shares if share.is_of(name)] for name in variant.names]
-        if shares_of(variant, tuple(map(tuple, uuids)), cards) == shares:
+        if covers(shares, variant, cards) and shares_of(variant, tuple(map(tuple, uuids)), cards) == shares:
             return True
     return False
 

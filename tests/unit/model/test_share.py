@@ -5,7 +5,7 @@ from dataclasses import replace
 from builders import a_card, a_request, cards_of, mib, percent, whole
 from gpuledger.model.card import Amounts
 from gpuledger.model.request import Demand, Lifetime, PodRequest
-from gpuledger.model.share import ContainerShare, Share, covers, fitting_variant, shares_of
+from gpuledger.model.share import ContainerShare, Share, are_shares_of, covers, fitting_variant, shares_of
 
 CARD = a_card()
 
@@ -80,3 +80,14 @@ def test_every_card_is_covered_by_all_cards_of_the_node_and_by_any_where_these_a
     assert not covers(held("c0"), request, cards_of(count=2))
     assert covers(held("c0"), request)
     assert not covers(held(), request)
+
+
+def test_shares_are_of_a_request_only_if_each_container_has_as_many_cards_as_it_asks_for() -> None:
+    """A seat of a reservation for two whole cards is none for a pod that asks for one."""
+    cards = cards_of(count=2)
+    uuids = tuple(card.uuid for card in cards)
+    of_two = shares_of(a_request(whole(2)), (uuids,), cards)
+    assert are_shares_of(of_two, a_request(whole(2)), cards)
+    assert not are_shares_of(of_two, a_request(whole()), cards)
+    assert not are_shares_of(of_two[:1], a_request(whole(2)), cards)
+    assert are_shares_of(of_two[:1], a_request(whole()), cards)

@@ -1,6 +1,7 @@
 """What pods held is in their namespaces' records exactly once, whatever happens between any two writes."""
 
 import asyncio
+import copy
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
@@ -13,6 +14,7 @@ from fakes.api_server import refuse as refuse_with
 from fakes.objects import GPU, MEMORY, a_node_object, a_pod_object
 from fakes.operator_parts import OperatorParts
 from fakes.virtual_time import LoopClock, settle, wall
+from gpuledger.formats.custom_resource.stored_card import holder_json, used_json
 from gpuledger.formats.custom_resource.usage import record
 from gpuledger.model.errors import BindFailed, Conflict, Denied, Invalid, NotFound
 from gpuledger.model.usage import Held, total_of
@@ -138,6 +140,29 @@ async def test_a_record_names_no_more_shares_than_etcd_can_store_and_enters_all_
         named = max(named, *(len(each["status"].get("entered", ())) for each in api.usages.values()))
     assert (held(api).shares, listed(api)) == (12, 0)
     assert named == 5
+
+
+@pytest.mark.parametrize("after_s", [1.0, GATHER_S + SETTLE_S + 10], ids=["while it is listed", "when it is entered"])
+async def test_a_write_that_was_under_way_for_long_and_enters_a_share_once_more_charges_nothing_twice(
+    api: ApiServer, after_s: float
+) -> None:
+    parts = await an_operator(api)
+    api.put_pod(a_pod_object("a", HALF))
+    parts.watch()
+    await parts.bind("a", "node-a")
+    (card,) = (each for each in CARDS if api.holders_of(each))
+    (holder,) = api.card(card).holders or ()
+    await asyncio.sleep(600)
+    await end(parts, "a")
+    await rest(parts, seconds=after_s)
+    late = copy.deepcopy(api.cards[card.object_name])
+    late["status"] = {**late["status"], "holders": [holder_json(holder)], "used": used_json([holder])}
+    api._put("GPUAllocation", api.cards, card.object_name, late)
+    await rest(parts, seconds=600)
+    assert api.holders_of(card) == [], "it is released again"
+    await rest(parts, seconds=2 * SETTLE_S + GATHER_S)
+    assert held(api).card_ms == pytest.approx(600 / 2 * 1000, rel=0.01)
+    assert (held(api).shares, listed(api)) == (1, 0)
 
 
 async def test_time_spent_waiting_is_charged_with_the_share(api: ApiServer) -> None:

@@ -416,10 +416,12 @@ def ended_by(
     vacated: Sequence[Holder],
     now: datetime | None,
     idle_s: Callable[[str, str, datetime], int],
+    was_over: Callable[[str], bool],
 ) -> list[EndedShare]:
     """Return the shares whose time is over with these entries: those that leave, and those that become others.
 
-    `idle_s` returns for how long a pod's share of a card was idle.
+    `idle_s` returns for how long a pod's share of a card was idle; `was_over`, whether the key of a share is known as
+    that of one that was over before: a write that had been under way for long has entered it once more.
     """
     if now is None or card.ended is None:
         return []
@@ -435,7 +437,9 @@ def ended_by(
         holder.pod.uid: ended_share(holder, card.card, now, idle_s(holder.pod.uid, card.card.uuid, now))
         for holder in leaving
     }
-    return [ended for ended in over.values() if ended is not None]
+    known = {ended.key for ended in card.ended}
+    found = (ended for ended in over.values() if ended is not None)
+    return [ended for ended in found if ended.key not in known and not was_over(ended.key)]
 
 
 def _ended_patch(card: CardEntry, entries: Sequence[Entry], over: Sequence[EndedShare]) -> list[Json]:
