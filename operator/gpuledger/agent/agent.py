@@ -15,7 +15,7 @@ import contextlib
 import logging
 import os
 import signal
-from collections.abc import Awaitable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -192,8 +192,7 @@ class Agent:
         self._capacity = plan.capacity and NodeCapacity(node_name, store, plan.capacity.amounts(()))
         self._resource_slices = plan.resource_slices and ResourceSlices(node_name, store, client)
         entries = (granted, self._idle, self._register, self._ends, serves_claims)
-        more: Iterator[Reconciler[Any]] = (x for x in (self._capacity, self._resource_slices) if x)
-        self._on_node: list[Reconciler[Any]] = [*entries, *more]
+        self._on_node: list[Reconciler[Any]] = [e for e in (*entries, self._capacity, self._resource_slices) if e]
         self._events = NodeEvents(node_name, store)
         comparison = Comparison(
             self._grants.all,
