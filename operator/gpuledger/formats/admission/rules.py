@@ -22,7 +22,7 @@ from gpuledger.formats.dialects.assignments import FOREIGN_ANNOTATIONS, LOCK_ANN
 from gpuledger.formats.dialects.request import too_many_containers
 from gpuledger.formats.dialects.vendors import vendor_rows
 from gpuledger.formats.dialects.vocabulary import Dialects, Vocabulary
-from gpuledger.formats.kubernetes.budgets import BUDGET_PREFIX
+from gpuledger.formats.kubernetes.budgets import KEYS as BUDGET_KEYS
 from gpuledger.formats.kubernetes.kept_node import KEEPING, KEPT_ANNOTATION
 from gpuledger.formats.kubernetes.other import LEASE_NAMESPACE
 from gpuledger.formats.kubernetes.other import PREFIX as QUOTA_PREFIX
@@ -182,7 +182,8 @@ def own_validations(annotations: Sequence[str]) -> list[Json]:
 def own_quota_validations() -> list[Json]:
     """Return the rules on what our own account changes of a ResourceQuota: what is used of the keys that we count."""
     kept = ("spec", "status.?hard", "metadata.?labels", "metadata.?annotations", "metadata.?finalizers")
-    ours = f"(k.startsWith({literal(QUOTA_PREFIX)}) && k.contains('/') || k.startsWith({literal(BUDGET_PREFIX)}))"
+    budgets = f"{literal(list(BUDGET_KEYS))}.exists(b, k == b || k.startsWith(b + '.'))"
+    ours = f"(k.startsWith({literal(QUOTA_PREFIX)}) && k.contains('/') || {budgets})"
     return [
         denial(
             " &&\n".join(f"object.{field} == oldObject.{field}" for field in kept),

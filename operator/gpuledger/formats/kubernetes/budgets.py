@@ -19,9 +19,6 @@ from gpuledger.model.usage import Budget, Period
 
 BEGINNING: Final = "gpuledger.dev/"
 
-BUDGET_PREFIX: Final = f"{BEGINNING}card-hours-per-"
-"""Of all budgets."""
-
 KEYS: Final = {
     "gpuledger.dev/card-hours-per-day": Period.DAY,
     "gpuledger.dev/card-hours-per-week": Period.WEEK,
