@@ -24,6 +24,7 @@ NOT_PLACEMENT = {
     Reason.PREEMPTING,
     Reason.GANG,
     Reason.QUOTA,
+    Reason.BUDGET,
     Reason.CLAIM_ELSEWHERE,
 }
 """Found before or after placement is asked: the request can't be read; the pod is on its way to another node, or has

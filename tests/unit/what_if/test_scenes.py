@@ -440,8 +440,8 @@ async def test_the_examples_get_the_devices_that_the_operator_gives_them(tmp_pat
     names = [node["metadata"]["name"] for node in nodes]
     read_files([str(ROOT / "examples")], examples := Scene())
     others = [pod for pod in examples.pods if pod.content["metadata"].get("namespace", "default") != "default"]
-    # They wait for quotas or queues, which are not simulated, or are of a team in production.
-    of_teams = {"quota.yaml", "batch-jobs.yaml", "research-job.yaml", "trial.yaml"}
+    # They wait for quotas or queues, which are not simulated, or are of a team in production, or a notebook's.
+    of_teams = {"quota.yaml", "budget.yaml", "notebook.yaml", "batch-jobs.yaml", "research-job.yaml", "trial.yaml"}
     assert {Path(pod.file).name for pod in others} == of_teams
     # Claims are made by kube-controller-manager, of which tests/cluster/test_examples_in_both_words.py has one; and the
     # pods of autoscaling/ want nodes of their own.
