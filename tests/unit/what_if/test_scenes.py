@@ -486,8 +486,8 @@ def observe_groups(parts: OperatorParts) -> None:
     """Show the operator the PodGroups of the examples."""
     for file in (ROOT / "examples").rglob("*.yaml"):
         for document in yaml.safe_load_all(file.read_text()):
-            words = words_of_group(document)
-            if document.get("kind") == "PodGroup" and words:
+            words = words_of_group(document) if isinstance(document, dict) else None  # Prometheus' files are lists
+            if words and document.get("kind") == "PodGroup":
                 group = {
                     **document,
                     "metadata": {**document["metadata"], "namespace": "default", "uid": str(words.way)},
