@@ -366,8 +366,7 @@ class Agent:
         if not idle.has_begun:
             with contextlib.suppress(BadInput):  # then it begins with nothing
                 idle.resume(read_idle(first).shares, now)
-        shares = idle.observe(self._usage.containers(), now, self._usage.unclear)
-        self._idle.want(idle_annotation(shares, now, self._plan.own_pod_uid))
+        self._idle.want(idle_annotation(self._usage.idle_shares(now), now, self._plan.own_pod_uid))
 
     def _list_cards_again(self) -> None:
         """List the cards as before, if another way to isolate fits the node now."""

@@ -187,7 +187,7 @@ class Budgets(Component):
         if now is None or (budgets and namespace not in self._are_read):
             return
         self._forget_old(namespace, now)
-        found = tuple(self._spending(namespace, budget, now) for budget in budgets)
+        found = self._spent_of(namespace, budgets, now)
         before = self._spendings.pop(namespace, ())
         if found:
             self._spendings[namespace] = found
@@ -214,13 +214,14 @@ class Budgets(Component):
             self._cards[namespace].discard(uuid)  # its object is gone
             self._pieces.pop(uuid, None)
 
-    def _spending(self, namespace: str, budget: Budget, now: datetime) -> Spending:
+    def _spent_of(self, namespace: str, budgets: Iterable[Budget], now: datetime) -> tuple[Spending, ...]:
         records = self._records.get(namespace, {})
         recorded: defaultdict[tuple[str, str], int] = defaultdict(int)
         for each in records.values():
             for day_and_model, held_ms in each.card_ms.items():
                 recorded[day_and_model] += held_ms
-        return spending(budget, now, recorded, self._pieces_of(namespace, records))
+        pieces = list(self._pieces_of(namespace, records))
+        return tuple(spending(budget, now, recorded, pieces) for budget in budgets)
 
     def _pieces_of(self, namespace: str, records: dict[RecordName, _Recorded]) -> Iterator[Piece]:
         """Yield what no record has yet."""

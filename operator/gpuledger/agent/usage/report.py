@@ -23,6 +23,7 @@ from gpuledger.agent.metrics import compatible_metrics, counter, gauge, usage_me
 from gpuledger.agent.usage.idle import IdleShares
 from gpuledger.agent.usage.monitor import Monitor
 from gpuledger.agent.usage.regions import MIB, REASONS, ContainerKey, ContainerUse, ProcessesUse, container_uses
+from gpuledger.formats.idle import Idleness, ShareKey
 from gpuledger.formats.runtime.cdi import Grant, container_id, pod_uid
 from gpuledger.model.card import Card
 from gpuledger.model.errors import ApiError, GpuledgerError
@@ -235,19 +236,17 @@ class UsageReport:
 
     def metrics(self, cards: Sequence[Card], compatibility: Collection[str]) -> Iterable[Metric]:
         """Yield the last look as metrics; `compatibility` are systems under whose names they are shown, too."""
-        containers = self.containers()
+        containers = self._containers()
         yield from _process_metrics(self._comparison.uses)
         yield from usage_metrics(cards, self._used, containers)
         yield from _monitor_metrics(self._monitor)
         yield from compatible_metrics(compatibility, self._node_name, cards, self._used, containers)
 
-    @property
-    def unclear(self) -> Collection[str]:
-        """Return the UUIDs of cards of which it is not known whose processes use them."""
-        return self._comparison.unclear
+    def idle_shares(self, now: datetime) -> Mapping[ShareKey, Idleness]:
+        """Return which shares are idle, with the last look taken in; `now` is the API server's time."""
+        return self.idle.observe(self._containers(), now, self._comparison.unclear)
 
-    def containers(self) -> list[ContainerUse]:
-        """Return what each container used at the last look."""
+    def _containers(self) -> list[ContainerUse]:
         processes = self._comparison.of_containers if self._known else None
         return container_uses(self._grants(), self._monitor.looks, processes, time.time())
 
@@ -259,7 +258,7 @@ class UsageReport:
             "node": self._node_name,
             "at": now,
             "cards": [_card(card, self._used.get(card.uuid)) for card in cards],
-            "containers": [_container(use) for use in self.containers()],
+            "containers": [_container(use) for use in self._containers()],
         }
 
 
