@@ -5,6 +5,7 @@ By the keys of shares alone: what a record gains is, to the millisecond, what th
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any
@@ -72,11 +73,11 @@ class AccountRule:
 
 
 def _status(usage: Json | None) -> Json:
-    return {"entered": [], "lines": [], **((usage or {}).get("status") or {})}
+    return {"entered": [], "lines": "", **((usage or {}).get("status") or {})}
 
 
 def _sum(status: Json) -> int:
-    return sum(line.get("cardMilliseconds", 0) for line in status["lines"])
+    return sum(int(line["cardMilliseconds"]) for line in csv.DictReader(status["lines"].splitlines()))
 
 
 def _ended(card: Json | None) -> dict[str, Json]:

@@ -15,6 +15,8 @@ from cluster.cluster import COUNT, PERCENT, Cluster, RequestFailed, pod
 from cluster.gangs import held
 from cluster.shared import SharedPlane
 from effort import times
+from gpuledger.formats.custom_resource.usage import record
+from gpuledger.model.usage import total_of
 from installation import NOTHING_RUNS
 
 Json = dict[str, Any]
@@ -75,7 +77,7 @@ def test_shares_that_end_are_in_their_namespaces_record_and_those_that_run_in_th
         cluster.finish(name)
     wait_for_shares(cluster, 2)
     (found,) = records(cluster)
-    held_s = sum(line["cardMilliseconds"] for line in found["status"]["lines"]) / 1000
+    held_s = total_of(record(found).lines).card_ms / 1000
     assert 2 <= held_s <= time.monotonic() - began_s  # two halves
     told = report(cluster, "--by", "owner")
     assert told["total"]["shares"] == 3

@@ -10,7 +10,7 @@ from gpuledger.model.gang import SeatKey
 from gpuledger.model.node import NodeOffer
 from gpuledger.model.request import HostAmounts
 from gpuledger.model.share import MAX_HOLDERS, Claim, Holder, Misfit, Share, StoredCard
-from gpuledger.model.usage import EndedShare
+from gpuledger.model.usage import EndedShare, Wasted
 
 
 def why_not(share: Share, others: Sequence[Share], capacity: Amounts) -> str | None:
@@ -107,6 +107,8 @@ class CardEntry:
     """Shares that are shown on the card and not counted."""
     ended: tuple[EndedShare, ...] | None = None
     """Shares whose time is over, until their namespaces' records have it; None: no account is kept of this card."""
+    wasted: Wasted | None = None
+    """What has been wasted of it since it was free, as the API server has it."""
     seats: dict[SeatKey, Share] = field(default_factory=dict)
     """Pod UID, or a pod that is to come -> share that is kept and not stored yet."""
     claims: dict[str, Claim] = field(default_factory=dict)
@@ -160,7 +162,7 @@ class CardEntry:
         self.created = stored.created
         self.phase, self.reason, self.open = stored.phase, stored.reason, stored.holders is not None
         if self.open:
-            self.misfits, self.ended = stored.misfits, stored.ended
+            self.misfits, self.ended, self.wasted = stored.misfits, stored.ended, stored.wasted
 
     def counts_otherwise(self, key: SeatKey) -> bool:
         """Return whether a seat's share counts already: its pod, or the one whose place it keeps, is here itself."""

@@ -10,7 +10,7 @@ from typing import Final
 
 from gpuledger.model.card import NOTHING, Amounts, Card, total
 from gpuledger.model.request import NO_HOST, Demand, HostAmounts, PodClaim, PodRequest, Shape, phases
-from gpuledger.model.usage import NO_CHARGE, Charge, EndedShare
+from gpuledger.model.usage import NO_CHARGE, Charge, EndedShare, Wasted
 
 Assignment = tuple[tuple[str, ...], ...]
 """For each container of a request, in its order: the UUIDs of its cards, in the order of their index."""
@@ -155,6 +155,8 @@ class Holder:
     """From when on the share is charged, RFC 3339 with milliseconds, by the API server's clock; empty: it is not."""
     waited_s: int = field(default=0, compare=False)
     """How long its pod had waited for it then."""
+    wasted_before_ms: int = field(default=0, compare=False)
+    """What had been wasted of the card before that: see Wasted."""
 
     @property
     def is_seat(self) -> bool:
@@ -306,6 +308,8 @@ class StoredCard:
     """Its `status.claims`."""
     ended: tuple[EndedShare, ...] | None = None
     """Its `status.ended`; None where its definition is of an earlier release, and knows no accounts."""
+    wasted: Wasted | None = None
+    """Its `status.wasted`; None if nothing was wasted since it was free."""
     cordoned: str = ""
     """Why a person wants no new pods on the card; empty if it may take some."""
     created: str = ""

@@ -49,6 +49,21 @@ class EndedShare:
     """From the pod's creation until it had the share; of a pod on several cards, at the first of them alone."""
     idle_s: int = 0
     """For how long of that nothing computed with it, as far as its node's agent could tell."""
+    wasted_ms: int = 0
+    """Milliseconds of a card: its part of what was left of the card meanwhile and of use to nobody. See Wasted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wasted:
+    """What has been wasted of a card: what is left of it while it has no slot, no memory or no cores left for others.
+
+    Of this sum each holder has its part of the card. It notes what the sum is when its time begins, and has its part of
+    what was added when it ends: so holders come and go, and each is told of its own time alone.
+    """
+
+    until: datetime
+    card_ms: int
+    """Milliseconds of a card until then, for a holder that has all of the card."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -77,6 +92,8 @@ class Held:
     waited_s: int = 0
     idle_card_ms: int = 0
     """Milliseconds of a card that were held and idle."""
+    wasted_card_ms: int = 0
+    """Milliseconds of a card that were left beside what was held, and of use to nobody."""
 
     def __add__(self, other: Held) -> Held:
         return Held(
@@ -86,6 +103,7 @@ class Held:
             self.shares + other.shares,
             self.waited_s + other.waited_s,
             self.idle_card_ms + other.idle_card_ms,
+            self.wasted_card_ms + other.wasted_card_ms,
         )
 
 

@@ -8,20 +8,29 @@ from __future__ import annotations
 import re
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from typing import Final
+from operator import add
+from typing import Any, Final
 
-from gpuledger.formats.custom_resource.usage import HELD_AMOUNTS, line_json
-from gpuledger.ledger.usage import ended_share, lines_of
+from gpuledger.formats.custom_resource.usage import (
+    AMOUNTS,
+    DAY,
+    HELD_AMOUNTS,
+    MODEL,
+    NODE,
+    OWNER,
+    QUEUE,
+    row_of,
+    rows_of,
+)
+from gpuledger.ledger.usage import ended_share, lines_of, wasted_ms
 from gpuledger.model.card import Card
 from gpuledger.model.errors import BadInput
 from gpuledger.model.json_object import Json
 from gpuledger.model.share import Holder
-from gpuledger.model.usage import MS_PER_HOUR, EndedShare, Held
-
-AMOUNTS: Final = tuple(HELD_AMOUNTS.values())
+from gpuledger.model.usage import MS_PER_HOUR, EndedShare, Held, Wasted
 
 HOUR_S: Final = 3600
 
@@ -30,13 +39,16 @@ NO_RECORDS: Final = "the cluster has no GPUUsages: its administrator installs th
 NOT_TOLD_APART: Final = "(others)"
 """What was held under names of which a record had too many."""
 
-WAYS: Final[dict[str, Callable[[str, Json], str]]] = {
+Values = Sequence[Any]
+"""A line of a record: see row_of."""
+
+WAYS: Final[dict[str, Callable[[str, Values], str]]] = {
     "namespace": lambda namespace, _: namespace,
-    "queue": lambda _, line: str(line.get("queue") or "(no queue)"),
-    "model": lambda _, line: str(line.get("model") or ""),
-    "owner": lambda namespace, line: f"{namespace}: {line.get('owner') or '(no owner)'}",
-    "node": lambda _, line: str(line.get("node") or NOT_TOLD_APART),
-    "day": lambda _, line: str(line["day"]),
+    "queue": lambda _, line: line[QUEUE] or "(no queue)",
+    "model": lambda _, line: line[MODEL],
+    "owner": lambda namespace, line: f"{namespace}: {line[OWNER] or '(no owner)'}",
+    "node": lambda _, line: line[NODE] or NOT_TOLD_APART,
+    "day": lambda _, line: line[DAY],
 }
 """Way to add up -> the name of a row, by namespace and line of a record."""
 
@@ -107,6 +119,7 @@ class Account:
             "shares": held.shares,
             "waitedHours": round(held.waited_s / HOUR_S, 3),
             "idleHours": _hours(held.idle_card_ms),
+            "wastedHours": _hours(held.wasted_card_ms),
         }
         return sums if self.cost is None else sums | {"cost": round(self.cost, 2)}
 
@@ -127,7 +140,7 @@ class _Row:
     __slots__ = ("amounts", "by_day", "card_ms_of_model")
 
     def __init__(self, days: int) -> None:
-        self.amounts = [0] * len(AMOUNTS)
+        self.amounts = [0] * len(HELD_AMOUNTS)
         self.by_day = array("q", bytes(8 * days))
         """Milliseconds of a card."""
         self.card_ms_of_model: Counter[str] = Counter()
@@ -175,40 +188,45 @@ class Tally:
         self._entered: set[str] = set()
 
     def add_record(self, found: Json) -> None:
-        """Add a GPUUsage: as it is, since there can be hundreds of thousands of lines."""
+        """Add a GPUUsage: as it is, since there can be hundreds of thousands of lines. Raises BadInput."""
         namespace, status = found["spec"]["namespace"], found.get("status") or {}
-        if self._asked.admits(namespace):
-            self._entered.update([share["key"] for share in status.get("entered") or ()])
-            for line in status.get("lines") or ():
+        if not self._asked.admits(namespace):
+            return
+        self._entered.update([share["key"] for share in status.get("entered") or ()])
+        try:
+            for line in rows_of(status.get("lines") or ""):
                 self.add_line(namespace, line)
+        except ValueError as error:
+            raise BadInput(f"GPUUsage {found['metadata']['name']} can't be read: {error}") from error
 
-    def add_holder(self, holder: Holder, card: Card) -> None:
-        """Add what a share has had until now that runs."""
-        if self._asked.admits(holder.pod.namespace):
-            ended = ended_share(holder, card, self._now)
-            if ended is not None:
-                self.add_share(ended, card)
+    def add_holders(self, holders: Sequence[Holder], card: Card, wasted: Wasted | None) -> None:
+        """Add what the shares of a card have had until now that run; `wasted` is what its object says."""
+        so_far_ms = wasted_ms(wasted, holders, card, self._now)
+        for holder in holders:
+            if self._asked.admits(holder.pod.namespace):
+                ended = ended_share(holder, card, self._now, so_far_ms=so_far_ms)
+                if ended is not None:
+                    self.add_share(ended, card)
 
     def add_share(self, ended: EndedShare, card: Card) -> None:
         """Add a share that has ended, unless a record has it."""
         if ended.key not in self._entered and self._asked.admits(ended.namespace):
             for line, held in lines_of(ended, card.model, card.node_name):
-                self.add_line(ended.namespace, line_json(line, held))
+                self.add_line(ended.namespace, row_of(line, held))
 
-    def add_line(self, namespace: str, line: Json) -> None:
-        """Add an element of a record's `status.lines`."""
-        place = self._place.get(line["day"])
+    def add_line(self, namespace: str, line: Values) -> None:
+        """Add a line of a record. Raises ValueError for what is none."""
+        place = self._place.get(line[DAY])
         if place is None:
             return
         row = self._row_of(namespace, self._name_of(namespace, line))
-        amounts, get = row.amounts, line.get
-        for number, amount in enumerate(AMOUNTS):
-            amounts[number] += get(amount, 0)
-        card_ms = get("cardMilliseconds", 0)
+        added = list(map(int, line[AMOUNTS]))
+        row.amounts = list(map(add, row.amounts, added))
+        card_ms = added[0]
         row.by_day[place] += card_ms
         self._sums[place] += card_ms
         if self._prices is not None:
-            row.card_ms_of_model[get("model", "")] += card_ms
+            row.card_ms_of_model[line[MODEL]] += card_ms
 
     def _row_of(self, namespace: str, name: str) -> _Row:
         row = self._rows.get(name)

@@ -29,7 +29,7 @@ def card(*keys: str, holders: tuple[Json, ...] = ()) -> Json:
 
 def usage(card_ms: int, *keys: str) -> Json:
     entered = [{"key": key, "card": "GPU-1"} for key in keys]
-    return {"status": {"lines": [{"cardMilliseconds": card_ms}], "entered": entered}}
+    return {"status": {"lines": f"cardMilliseconds\n{card_ms}\n", "entered": entered}}
 
 
 class Story:

@@ -4,13 +4,16 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import orjson
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import a_card, a_holder, a_share
-from gpuledger.formats.custom_resource.usage import line_json
-from gpuledger.ledger.usage import add_up, ended_share, lines_of
-from gpuledger.model.usage import Charge, EndedShare, Held, Line, total_of
+from gpuledger.formats.custom_resource.usage import csv_of
+from gpuledger.ledger.usage import add_up, ended_share, lines_of, wasted_after, wasted_ms, wasted_part
+from gpuledger.model.card import Amounts
+from gpuledger.model.share import Holder
+from gpuledger.model.usage import Charge, EndedShare, Held, Line, Wasted, total_of
 
 NOON = datetime(2026, 11, 30, 12, tzinfo=UTC)
 CARD = a_card(0)
@@ -113,5 +116,61 @@ def test_the_largest_record_that_users_names_can_make_is_far_from_etcds_limit() 
         name = f"{number:05}" + "\u0001" * 123
         amounts = Held(10**15, 10**15, 10**15, 10**9, 10**9, 10**15)
         add_up(record, [(Line("2026-11-30", "m" * 64, "n" * 253, name, name, name), amounts)])
-    lines = [line_json(line, held) for line, held in record.items()]
-    assert len(orjson.dumps(lines)) < 1_200_000
+    assert len(orjson.dumps(csv_of(record))) < 1_200_000
+
+
+def holding(*amounts: tuple[int, int], since: str = "2026-11-30T12:00:00.000Z") -> list[Holder]:
+    """Return holders that are charged, each with so many MiB and percent of the cores."""
+    shares = [replace(a_share(CARD), amounts=Amounts(memory, cores, 1)) for memory, cores in amounts]
+    return [replace(a_holder(f"p{number}", share), since=since) for number, share in enumerate(shares)]
+
+
+@pytest.mark.parametrize(
+    ("holders", "part"),
+    [
+        ([], 0),
+        ([(8000, 50)], 0),
+        ([(8000, 50), (8000, 50)], 0),
+        ([(8000, 25), (8000, 25)], 0.5),  # no memory is left
+        ([(4000, 50), (4000, 50)], 0.5),  # no cores are
+        ([(160, 1)] * 10, 0.9),  # no slot is
+        ([(160, 0)] * 10, 0.9),
+        ([(8000, 0), (8000, 25)], 0),  # of the cores that are left, one has as many as there are
+    ],
+)
+def test_what_is_left_of_a_card_is_wasted_when_nobody_can_have_it(holders: list[tuple[int, int]], part: float) -> None:
+    assert wasted_part(holding(*holders), CARD) == pytest.approx(part)
+
+
+def test_who_has_a_card_alone_wastes_nothing_of_it() -> None:
+    (holder,) = holding((16_000, 0))
+    assert wasted_part([replace(holder, share=replace(holder.share, exclusive=True))], CARD) == 0
+
+
+def test_what_is_wasted_is_shared_out_by_what_the_holders_have() -> None:
+    holders, hour_later = holding((12_000, 25), (4_000, 25)), NOON + timedelta(hours=1)
+    so_far_ms = wasted_ms(Wasted(NOON, 0), holders, CARD, hour_later)
+    found = [ended_share(holder, CARD, hour_later, so_far_ms=so_far_ms) for holder in holders]
+    assert [each.wasted_ms for each in found if each] == [1_350_000, 450_000], "half a card for an hour"
+
+
+def test_a_card_says_what_is_wasted_only_while_it_is_and_until_nobody_has_it() -> None:
+    full, half, later = holding((8000, 25), (8000, 25)), holding((8000, 25)), NOON + timedelta(minutes=1)
+    assert wasted_after(None, 0, half, CARD, NOON) is None
+    begun = wasted_after(None, 0, full, CARD, NOON)
+    assert begun == Wasted(NOON, 0)
+    kept = wasted_after(begun, wasted_ms(begun, full, CARD, later), half, CARD, later)
+    assert kept == Wasted(later, 30_000)
+    assert wasted_after(kept, 30_000, half, CARD, later + timedelta(hours=1)) is kept, "nothing is to be written"
+    assert wasted_after(kept, 30_000, [], CARD, later) is None
+
+
+def test_what_was_wasted_is_in_the_days_in_which_it_was_held() -> None:
+    share = replace(ended(hours=36), wasted_ms=3_600_000)
+    found = lines(share)
+    assert [held.wasted_card_ms for _, held in sorted(found.items())] == [1_200_000, 2_400_000]
+
+
+def test_names_that_users_choose_are_on_one_line_of_a_record() -> None:
+    ((line, _),) = lines(ended(owner="Job/a\n2026-11-30,b", queue="q\u2028")).items()
+    assert (line.owner, line.queue) == ("Job/a?2026-11-30,b", "q?")

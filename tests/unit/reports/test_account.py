@@ -5,19 +5,18 @@ from datetime import UTC, date, datetime, timedelta
 
 import pytest
 
-from gpuledger.formats.custom_resource.usage import line_json
+from gpuledger.formats.custom_resource.usage import row_of
 from gpuledger.model.errors import BadInput
-from gpuledger.model.json_object import Json
 from gpuledger.model.usage import Held, Line
 from gpuledger.reports import account
-from gpuledger.reports.account import Days, Question, Tally, days_asked, existed_ms, in_all
+from gpuledger.reports.account import Days, Question, Tally, Values, days_asked, existed_ms, in_all
 
 NOVEMBER = Days(date(2026, 11, 1), date(2026, 12, 1))
 TODAY = date(2026, 12, 2)
 NOW = datetime(2026, 12, 2, 12, tzinfo=UTC)
 HOUR = Held(card_ms=3_600_000, memory_mib_s=40 * 1024 * 3600, core_percent_s=50 * 3600, shares=1, waited_s=1800)
 LINES = [
-    (namespace, line_json(line, held))
+    (namespace, row_of(line, held))
     for namespace, line, held in [
         ("team-a", Line("2026-11-03", "A100", "node-1", "prod", "Job/train"), HOUR),
         ("team-a", Line("2026-11-04", "H100", "node-2", "", "Deployment/chat"), HOUR),
@@ -29,7 +28,11 @@ LINES = [
 
 
 def a_tally(
-    by: str, prices: dict[str, float] | None = None, lines: Iterable[tuple[str, Json]] = LINES, *, bounded: bool = False
+    by: str,
+    prices: dict[str, float] | None = None,
+    lines: Iterable[tuple[str, Values]] = LINES,
+    *,
+    bounded: bool = False,
 ) -> Tally:
     tally = Tally(Question(by, NOVEMBER), NOW, prices, bounded=bounded)
     for namespace, line in lines:
@@ -63,6 +66,7 @@ def test_sums_are_in_hours() -> None:
         "shares": 1,
         "waitedHours": 0.5,
         "idleHours": 0.0,
+        "wastedHours": 0.0,
     }
 
 
@@ -91,8 +95,8 @@ def test_names_that_users_make_up_share_a_row_beyond_a_number(
     by: str, others: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(account, "MOST_ROWS_OF_NAMESPACE", 3)
-    made_up = [("team-a", line_json(Line("2026-11-03", "A", "n", f"q{n}", f"Job/{n}"), HOUR)) for n in range(50)]
-    first = [("team-b", line_json(Line("2026-11-03", "A", "n", "prod", "Job/own"), HOUR))]
+    made_up = [("team-a", row_of(Line("2026-11-03", "A", "n", f"q{n}", f"Job/{n}"), HOUR)) for n in range(50)]
+    first = [("team-b", row_of(Line("2026-11-03", "A", "n", "prod", "Job/own"), HOUR))]
     found = a_tally(by, lines=made_up + first, bounded=True).accounts()
     assert found[others].held.shares == 47
     assert sum(each.held.shares for each in found.values()) == 51

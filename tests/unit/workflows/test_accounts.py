@@ -89,8 +89,8 @@ async def test_half_a_card_for_an_hour_is_half_an_hour_in_the_record_of_the_day(
     assert held(api).card_ms == pytest.approx(HOUR_S / 2 * 1000, abs=2)
     (usage,) = api.usages.values()
     assert usage["metadata"]["name"] == f"default.{wall():%Y-%m-%d}"
-    (line,) = usage["status"]["lines"]
-    assert (line["node"], line["shares"], line["memoryMiBSeconds"]) == ("node-a", 1, 3600 * int(HALF[MEMORY]))
+    ((line, in_line),) = record(usage).lines.items()
+    assert (line.node, in_line.shares, in_line.memory_mib_s) == ("node-a", 1, 3600 * int(HALF[MEMORY]))
     assert usage["status"]["cardHours"] == 0.5
 
 

@@ -38,6 +38,7 @@ COLUMNS = (
     Column("SHARES", right=True, spare=1),
     Column("WAITED-H", right=True),
     Column("IDLE-H", right=True),
+    Column("WASTED-H", right=True),
     Column("COST", right=True),
 )
 
@@ -96,8 +97,7 @@ def _summed(cluster: ClusterAccess, asked: Question, now: datetime, prices: Pric
     for card in cards:
         for ended in card.ended or ():
             tally.add_share(ended, card.card)
-        for holder in card.holders or ():
-            tally.add_holder(holder, card.card)
+        tally.add_holders(card.holders or (), card.card, card.wasted)
     return tally.report(datetime.fromisoformat(card.created) for card in cards)
 
 

@@ -21,7 +21,7 @@ from gpuledger.model.clock import BoundedMap, time_of
 from gpuledger.model.errors import ApiError, BadInput, Denied, GpuledgerError, NotFound, Unreachable
 from gpuledger.model.json_object import Json
 from gpuledger.model.share import Holder
-from gpuledger.model.usage import EndedShare
+from gpuledger.model.usage import EndedShare, Wasted
 from gpuledger.reports.account import NO_RECORDS, Question, Tally
 from gpuledger.workflows.tasks import gather_all
 
@@ -50,7 +50,7 @@ class _Held:
     """What cards list, with their places that are kept: references only, taken before the records are read."""
 
     ended: list[tuple[EndedShare, Card]]
-    holders: list[tuple[Holder, Card]]
+    holders: list[tuple[list[Holder], Card, Wasted | None]]
     created: list[datetime]
 
 
@@ -123,8 +123,8 @@ class Reports:
         for ended, card in held.ended:
             tally.add_share(ended, card)
             await pace.keep()
-        for holder, card in held.holders:
-            tally.add_holder(holder, card)
+        for holders, card, wasted in held.holders:
+            tally.add_holders(holders, card, wasted)
             await pace.keep()
         return await asyncio.to_thread(tally.report, held.created)  # it sorts thousands of rows; the loop has its turns
 
@@ -134,7 +134,8 @@ class Reports:
         for name in list(self._ledger.node_names()):
             for entry in self._ledger.entries_of_node(name):
                 found.ended += ((ended, entry.card) for ended in entry.ended or ())
-                found.holders += ((holder, entry.card) for holder in entry.listed.values())
+                if entry.listed:
+                    found.holders.append((list(entry.listed.values()), entry.card, entry.wasted))
                 created = time_of(entry.created)
                 if created is not None:
                     found.created.append(created)

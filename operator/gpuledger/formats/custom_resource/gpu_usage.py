@@ -10,7 +10,7 @@ from typing import Annotated, Final
 from pydantic import Field
 
 from gpuledger.formats.custom_resource.crd import Definition, Rule, definition, objects_as_yaml, structural
-from gpuledger.formats.custom_resource.gpu_allocation import AccountWord, DnsLabel, DnsName, Part, unique_by
+from gpuledger.formats.custom_resource.gpu_allocation import DnsLabel, Part, unique_by
 from gpuledger.formats.custom_resource.stored_card import UUID_PATTERN
 from gpuledger.formats.custom_resource.usage import KIND, PLURAL
 from gpuledger.model.json_object import Json
@@ -20,7 +20,9 @@ HEADER: Final = """\
 # After a change there: make generate
 """
 
-MOST_LINES: Final = 4096
+LONGEST_LINES: Final = 1_000_000
+"""Characters. Etcd takes no object beyond 1.5 MiB."""
+LINES_PATTERN: Final = r"^day(,[A-Za-z]+)+\n([0-9]{4}-[0-9]{2}-[0-9]{2},[^\n]*(,[0-9]{1,19})+\n)*$"
 MOST_ENTERED: Final = 65_536
 
 Date = Annotated[str, Field(max_length=10, pattern=r"^\d{4}-\d\d-\d\d$")]
@@ -32,29 +34,6 @@ class UsageSpec(Part):
 
     namespace: DnsLabel = Field(description="The namespace.")
     date: Date = Field(description="The day of UTC on which the shares ended that are in it.")
-
-
-class UsageLine(Part):
-    """What was held on one day with the same model, node, queue, owner and priority class."""
-
-    day: Date = Field(description="The day of UTC on which it was held. Before the record's own, of shares over days.")
-    model: Annotated[str, Field(max_length=256)] | None = Field(default=None, description="Model of the card.")
-    node: DnsName | None = Field(default=None, description="Node of the card; absent in lines of several.")
-    queue: AccountWord | None = Field(default=None, description="Queue of Kueue that the pods came from, if any.")
-    owner: AccountWord | None = Field(
-        default=None, description="What has made the pods, as Kind/name; absent of pods by themselves, and of several."
-    )
-    priority_class: AccountWord | None = Field(default=None, description="PriorityClass of the pods, if any.")
-    card_milliseconds: Sum | None = Field(
-        default=None, description="Time of cards: half a card for a second is 500. Of memory or cores the larger part."
-    )
-    memory_mib_seconds: Sum | None = Field(default=None, description="Memory in MiB times seconds.")
-    core_percent_seconds: Sum | None = Field(default=None, description="Percent of a card's compute times seconds.")
-    shares: Sum | None = Field(default=None, description="Shares that began on that day.")
-    waited_seconds: Sum | None = Field(default=None, description="How long their pods had waited, in total.")
-    idle_card_milliseconds: Sum | None = Field(
-        default=None, description="Of the time of cards, that in which nothing computed with the share."
-    )
 
 
 class Entered(Part):
@@ -69,10 +48,13 @@ class UsageStatus(Part):
 
     card_hours: Annotated[float, Field(ge=0)] = Field(description="Hours of cards in all.")
     shares: Sum = Field(description="Shares that ended on that day.")
-    lines: tuple[UsageLine, ...] = Field(
-        max_length=MOST_LINES,
-        json_schema_extra={"x-kubernetes-list-type": "atomic"},
-        description="What was held. Where owners or nodes are many, the rest of them are one line without a name.",
+    lines: Annotated[str, Field(max_length=LONGEST_LINES, pattern=LINES_PATTERN)] = Field(
+        description="What was held, as CSV with a first line of names: by day (of UTC, on which it was held), model, "
+        "node, queue, owner (Kind/name of what has made the pods) and priorityClass. Where these are many, the rest of "
+        "them are one line without names. cardMilliseconds: time of cards, half a card for a second is 500; of memory "
+        "or cores the larger part. shares: those that began on that day; waitedSeconds: how long their pods had "
+        "waited. idleCardMilliseconds: of the time of cards, that in which nothing computed. wastedCardMilliseconds: "
+        "time of what was left of the cards meanwhile and of use to nobody, since no slot, memory or cores were left.",
     )
     entered: tuple[Entered, ...] = Field(
         max_length=MOST_ENTERED,

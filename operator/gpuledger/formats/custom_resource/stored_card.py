@@ -33,7 +33,7 @@ from gpuledger.model.share import (
     StoredCard,
     StoredSeat,
 )
-from gpuledger.model.usage import NO_CHARGE, Charge, EndedShare
+from gpuledger.model.usage import NO_CHARGE, Charge, EndedShare, Wasted
 
 GROUP: Final = "gpuledger.dev"
 VERSION: Final = "v1alpha1"
@@ -120,6 +120,7 @@ def stored_card(allocation: Mapping[str, Any]) -> StoredCard:
             misfits=() if status is None else tuple(_misfit(entry) for entry in status.get("conflicts") or ()),
             claims=() if status is None else tuple(_claim(card.uuid, each) for each in status.get("claims") or ()),
             ended=None if status is None or "ended" not in status else tuple(map(_ended, status["ended"])),
+            wasted=None if status is None or "wasted" not in status else _wasted(status["wasted"]),
             cordoned=_cordoned(allocation["metadata"].get("annotations")),
             created=intern(allocation["metadata"].get("creationTimestamp") or ""),
         )
@@ -163,8 +164,9 @@ def holder_json(holder: Holder) -> dict[str, Any]:
 
 def charged_json(holder: Holder) -> dict[str, Any]:
     """Return the fields of a holder that say since when it is charged, and to whom."""
-    waited = {"waitedSeconds": holder.waited_s} if holder.waited_s else {}
-    return {"since": holder.since} | waited | _charge_json(holder.pod.charge)
+    amounts = {"waitedSeconds": holder.waited_s, "wastedBefore": holder.wasted_before_ms}
+    counted = {name: amount for name, amount in amounts.items() if amount}
+    return {"since": holder.since} | counted | _charge_json(holder.pod.charge)
 
 
 def _charge_json(charge: Charge) -> dict[str, Any]:
@@ -185,6 +187,7 @@ def ended_json(ended: EndedShare) -> dict[str, Any]:
         "cores": ended.cores,
         "waitedSeconds": ended.waited_s,
         **({"idleSeconds": ended.idle_s} if ended.idle_s else {}),
+        **({"wastedMilliseconds": ended.wasted_ms} if ended.wasted_ms else {}),
     }
 
 
@@ -200,7 +203,17 @@ def _ended(entry: Mapping[str, Any]) -> EndedShare:
         cores=entry["cores"],
         waited_s=entry["waitedSeconds"],
         idle_s=entry.get("idleSeconds", 0),
+        wasted_ms=entry.get("wastedMilliseconds", 0),
     )
+
+
+def wasted_json(wasted: Wasted) -> dict[str, Any]:
+    """Return what has been wasted of a card as its `status.wasted`."""
+    return {"until": in_milliseconds(wasted.until), "cardMilliseconds": wasted.card_ms}
+
+
+def _wasted(entry: Mapping[str, Any]) -> Wasted:
+    return Wasted(datetime.fromisoformat(entry["until"]), entry["cardMilliseconds"])
 
 
 def _read_charge(entry: Mapping[str, Any]) -> Charge:
@@ -345,6 +358,7 @@ def read_holder(uuid: str, entry: Mapping[str, Any]) -> Holder:
         seat=_seat(entry["namespace"], entry["seat"]) if "seat" in entry else None,
         since=entry.get("since") or "",
         waited_s=entry.get("waitedSeconds") or 0,
+        wasted_before_ms=entry.get("wastedBefore") or 0,
     )
 
 

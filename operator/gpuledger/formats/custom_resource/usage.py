@@ -6,10 +6,12 @@ enters it, and whoever adds up a time looks at the records of all days from its 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import csv
+import io
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 from gpuledger.formats.custom_resource.stored_card import API_VERSION
 from gpuledger.model.errors import BadInput
@@ -39,8 +41,16 @@ HELD_AMOUNTS: Final = {
     "shares": "shares",
     "waited_s": "waitedSeconds",
     "idle_card_ms": "idleCardMilliseconds",
+    "wasted_card_ms": "wastedCardMilliseconds",
 }
 """Field of what was held -> its name in the object."""
+
+COLUMNS: Final = (*LINE_WORDS.values(), *HELD_AMOUNTS.values())
+"""Of a record's lines, which are CSV: one text costs the API server, etcd and us a fraction of what objects cost."""
+DAY, MODEL, NODE, QUEUE, OWNER = range(5)
+"""Columns by which reports add up."""
+AMOUNTS: Final = slice(len(LINE_WORDS), len(COLUMNS))
+"""The columns of what was held, all of them whole numbers."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -102,16 +112,42 @@ def record(found: JsonMapping) -> Record:
         return Record(
             name=RecordName(spec["namespace"], spec["date"]),
             version=int(found["metadata"]["resourceVersion"]),
-            lines=dict(map(_line, status.get("lines") or ())),
+            lines=_lines(status.get("lines") or ""),
             entered={each["key"]: each["card"] for each in status.get("entered") or ()},
         )
     except (KeyError, TypeError, ValueError) as error:
         raise BadInput(f"GPUUsage {(found.get('metadata') or {}).get('name')} can't be read: {error!r}") from error
 
 
-def _line(entry: Mapping[str, Any]) -> tuple[Line, Held]:
-    words = {field: entry.get(name) or "" for field, name in LINE_WORDS.items()}
-    return Line(**words), Held(**{field: int(entry.get(name) or 0) for field, name in HELD_AMOUNTS.items()})
+def _lines(text: str) -> dict[Line, Held]:
+    lines: dict[Line, Held] = {}
+    for row in rows_of(text):
+        line, held = Line(*row[: AMOUNTS.start]), Held(*map(int, row[AMOUNTS]))
+        lines[line] = lines.get(line, Held()) + held
+    return lines
+
+
+def rows_of(text: str) -> Iterator[Sequence[str]]:
+    """Yield a record's lines, each as the values of COLUMNS. Raises ValueError for what is no CSV with a first line.
+
+    Another release may have other columns: what is not known here is left out, and what is not there is empty, or 0.
+    """
+    rows = csv.reader(text.split("\n"), strict=True)
+    try:
+        heads = next(rows, [])
+        is_ours = tuple(heads) == COLUMNS
+        places = [heads.index(name) if name in heads else None for name in COLUMNS]
+        for row in filter(None, rows):
+            if len(row) != len(heads):
+                raise ValueError(f"a line has {len(row)} values, and {len(heads)} have names")
+            yield row if is_ours else _known(row, places)
+    except csv.Error as error:
+        raise ValueError(f"lines are no CSV: {error}") from error
+
+
+def _known(row: Sequence[str], places: Sequence[int | None]) -> list[str]:
+    missing = ("",) * AMOUNTS.start + ("0",) * (AMOUNTS.stop - AMOUNTS.start)
+    return [none if place is None else row[place] for place, none in zip(places, missing, strict=True)]
 
 
 def record_patch(before: Record, lines: Mapping[Line, Held], entered: Mapping[str, str]) -> Json:
@@ -120,14 +156,22 @@ def record_patch(before: Record, lines: Mapping[Line, Held], entered: Mapping[st
     status = {
         "cardHours": round(in_all.card_ms / MS_PER_HOUR, 3),
         "shares": in_all.shares,
-        "lines": [line_json(line, held) for line, held in sorted(lines.items())],
+        "lines": csv_of(lines),
         "entered": [{"key": key, "card": card} for key, card in sorted(entered.items())],
     }
     return {"metadata": {"resourceVersion": str(before.version)}, "status": status}
 
 
-def line_json(line: Line, held: Held) -> Json:
-    """Return what was held as an element of `status.lines`."""
-    words = {name: getattr(line, field) for field, name in LINE_WORDS.items()}
-    amounts = {name: getattr(held, field) for field, name in HELD_AMOUNTS.items()}
-    return {name: value for name, value in (words | amounts).items() if value}
+def csv_of(lines: Mapping[Line, Held]) -> str:
+    """Return what was held as `status.lines`."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    writer.writerows(row_of(line, held) for line, held in sorted(lines.items()))
+    return text.getvalue()
+
+
+def row_of(line: Line, held: Held) -> tuple[str | int, ...]:
+    """Return what was held as the values of COLUMNS."""
+    words = (getattr(line, field) for field in LINE_WORDS)
+    return (*words, *(getattr(held, field) for field in HELD_AMOUNTS))

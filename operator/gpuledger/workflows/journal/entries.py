@@ -21,9 +21,10 @@ from gpuledger.formats.custom_resource.stored_card import (
     pods_column,
     seat_json,
     used_json,
+    wasted_json,
 )
 from gpuledger.ledger.entry import CardEntry, why_not
-from gpuledger.ledger.usage import ended_share
+from gpuledger.ledger.usage import ended_share, wasted_after, wasted_ms
 from gpuledger.model.card import NOTHING, Amounts, CardPhase
 from gpuledger.model.clock import time_of
 from gpuledger.model.errors import GpuledgerError, ShareRefused
@@ -368,13 +369,23 @@ def _is_done(card: CardEntry, entry: Entry) -> bool:
     raise TypeError(f"unknown entry {entry!r}")
 
 
+def _begun(new: Holder, old: Holder | None, so_far_ms: int) -> Holder:
+    """Return a holder that notes what has been wasted of its card, if its time begins with this write."""
+    begins = new.since and (old is None or new.since != old.since)
+    return replace(new, wasted_before_ms=so_far_ms) if so_far_ms and begins else new
+
+
 def patch_of(
-    card: CardEntry, entries: Sequence[Entry], vacated: Sequence[Holder] = (), over: Sequence[EndedShare] = ()
+    card: CardEntry,
+    entries: Sequence[Entry],
+    vacated: Sequence[Holder] = (),
+    over: Sequence[EndedShare] = (),
+    now: datetime | None = None,
 ) -> list[Json]:
     """Return the JSON patch that makes these changes at once, from the holders that memory knows.
 
     The stored seats that are `vacated` leave with it: a pod's share takes the place of the seat that it had. What is
-    `over` with it is listed, to be charged.
+    `over` with it is listed, to be charged; by `now` that goes on which stays, None if no accounts are kept.
 
     Changes come first, then removals from the highest index down: so no index moves before it is used. Each index is
     tested for the pod and its attempt: a stale index of an equal share would not show in the sums, nor would an entry
@@ -384,15 +395,16 @@ def patch_of(
         return _opening_patch(card, entries)
     operations: list[Json] = []
     holders = dict(card.listed)
+    so_far_ms = wasted_until(card, now)
     places = {uid: place for place, uid in enumerate(holders)}
     for entry in entries:
         if isinstance(entry, Add | Change) and entry.subject in holders:
             old = holders[entry.subject]
-            new = holders[entry.subject] = entry.changed(old)
+            new = holders[entry.subject] = _begun(entry.changed(old), old, so_far_ms)
             operations += _edit(places[entry.subject], old, new)
         elif isinstance(entry, HandOver):
             for bequest in entry.bequests:
-                operations += _bequeath(entry, bequest, holders, places)
+                operations += _bequeath(entry, bequest, holders, places, so_far_ms)
     removals = {holder.pod.uid: holder for holder in vacated} | _removals(entries)
     for uid in sorted(removals, key=lambda uid: -places[uid]):
         place, old = places[uid], holders.pop(uid)
@@ -400,14 +412,34 @@ def patch_of(
         operations.append({"op": "remove", "path": f"/status/holders/{place}"})
     for entry in entries:
         if isinstance(entry, Add) and entry.subject not in holders:
-            holders[entry.subject] = entry.holder
-            operations.append({"op": "add", "path": "/status/holders/-", "value": holder_json(entry.holder)})
+            new = holders[entry.subject] = _begun(entry.holder, None, so_far_ms)
+            operations.append({"op": "add", "path": "/status/holders/-", "value": holder_json(new)})
         elif isinstance(entry, Describe):
             operations += [_status("phase", entry.phase), _status("reason", entry.reason)]
     operations += _conflicts_patch(card, entries) + _claims_patch(card, entries) + _ended_patch(card, entries, over)
     if any(not isinstance(entry, Describe | ShowConflict | SetClaim | Settle) for entry in entries):
         operations += [_status("used", used_json(holders.values())), _status("pods", pods_column(holders.values()))]
+        operations += _wasted_patch(card, so_far_ms, list(holders.values()), now)
     return operations
+
+
+def wasted_until(card: CardEntry, now: datetime | None) -> int:
+    """Return what has been wasted of a card until now, since it was free; 0 if no accounts are kept."""
+    if card.wasted is None or now is None:
+        return 0
+    return wasted_ms(card.wasted, list(card.listed.values()), card.card, now)
+
+
+def _wasted_patch(card: CardEntry, so_far_ms: int, holders: Sequence[Holder], now: datetime | None) -> list[Json]:
+    """Return the operations that write what has been wasted, if there is something or was; of most cards nothing is."""
+    before = card.wasted
+    after = None if now is None else wasted_after(before, so_far_ms, holders, card.card, now)
+    if after == before:
+        return []
+    test = [] if before is None else [{"op": "test", "path": "/status/wasted", "value": wasted_json(before)}]
+    if after is None:
+        return [*test, {"op": "remove", "path": "/status/wasted"}]
+    return [*test, _status("wasted", wasted_json(after))]
 
 
 def ended_by(
@@ -425,7 +457,7 @@ def ended_by(
     """
     if now is None or card.ended is None:
         return []
-    leaving = [*vacated]
+    leaving, so_far_ms = [*vacated], wasted_until(card, now)
     for entry in entries:
         present = card.listed.get(entry.subject)
         if isinstance(entry, HandOver):
@@ -434,7 +466,7 @@ def ended_by(
         if isinstance(entry, HandOver | Remove) and entry.is_charged and present is not None:
             leaving.append(present)
     over = {
-        holder.pod.uid: ended_share(holder, card.card, now, idle_s(holder.pod.uid, card.card.uuid, now))
+        holder.pod.uid: ended_share(holder, card.card, now, idle_s(holder.pod.uid, card.card.uuid, now), so_far_ms)
         for holder in leaving
     }
     known = {ended.key for ended in card.ended}
@@ -478,14 +510,16 @@ def _removals(entries: Sequence[Entry]) -> dict[str, Holder | None]:
     return removals
 
 
-def _bequeath(entry: HandOver, bequest: Bequest, holders: dict[str, Holder], places: dict[str, int]) -> list[Json]:
+def _bequeath(
+    entry: HandOver, bequest: Bequest, holders: dict[str, Holder], places: dict[str, int], so_far_ms: int
+) -> list[Json]:
     """Return the patch operations that transfer the share.
 
     The same patch removes the previous holder, so totals never grow.
     """
     uid = bequest.heir.uid
     present = holders.get(uid)
-    after = holders[uid] = entry.inherited(bequest, holders[entry.subject], present)
+    after = holders[uid] = _begun(entry.inherited(bequest, holders[entry.subject], present), present, so_far_ms)
     if present is None:
         places[uid] = len(places)  # behind all others: it may inherit once more
         return [{"op": "add", "path": "/status/holders/-", "value": holder_json(after)}]

@@ -420,13 +420,14 @@ class _CardWriter:
         self._shared.counts.patches.inc()
         vacated = self._vacated(card, entries)
         was_over = self._shared.over.__contains__
-        over = ended_by(card, entries, vacated, self._shared.account_time(), self._shared.idle_s, was_over)
+        now = self._shared.account_time()
+        over = ended_by(card, entries, vacated, now, self._shared.idle_s, was_over)
         lost = max(0, len(over) - room_for_ended(card, entries))
         version = card.resource_version  # it may be another one when the answer comes
         begin_s = self._shared.clock.now_s()
         try:
             stored = await self._shared.store.patch_allocation_status(
-                card.card.object_name, patch_of(card, entries, vacated, over), WRITE_TIMEOUT_S
+                card.card.object_name, patch_of(card, entries, vacated, over, now), WRITE_TIMEOUT_S
             )
         except Invalid as error:
             self._refused(entries, error)
@@ -448,8 +449,8 @@ class _CardWriter:
             self._backoff.reset()
             self._shared.counts.entries.inc(len(entries))
             self._shared.counts.lost_time.inc(lost)
-            self._shared.ledger.load(now := stored_card(stored))
-            for each in now.ended or ():
+            self._shared.ledger.load(written := stored_card(stored))
+            for each in written.ended or ():
                 self._shared.over.note(each.key, None)
             for entry in entries:
                 entry.succeed()

@@ -13,7 +13,7 @@ const DAY_MS = 86400000;
 const OTHERS = "others";
 const OTHERS_COLOUR = "var(--hue-10)";
 const HUES = 10;
-const HEADS = ["Card hours", "Part", "Memory, GiB h", "Core hours", "Shares", "Waited, h", "Idle, h"];
+const HEADS = ["Card hours", "Part", "Memory, GiB h", "Core hours", "Shares", "Waited, h", "Idle, h", "Wasted, h"];
 
 export class Reports {
   constructor(cluster, feed, place, filterBy) {
@@ -158,6 +158,7 @@ function sums(total, cluster) {
     ["Shares", number(total.shares)],
     ["Waited", `${hours(total.waitedHours)} h`],
     ["Held and idle", `${hours(total.idleHours)} h`],
+    ["Wasted beside", `${hours(total.wastedHours)} h`],
   ];
   const entry = (name, text, ...more) => el("div", {}, el("dt", { text: name }), el("dd", { text }), more);
   return el("dl", { class: "totals", "aria-label": "Sums" },
@@ -171,7 +172,7 @@ function rest(total, shown) {
 }
 
 function cellsOf(sums, total) {
-  return [hours(sums.cardHours), percent(sums.cardHours, total.cardHours), hours(sums.memoryGiBHours), hours(sums.coreHours), number(Math.round(sums.shares)), hours(sums.waitedHours), hours(sums.idleHours)].map(figure);
+  return [hours(sums.cardHours), percent(sums.cardHours, total.cardHours), hours(sums.memoryGiBHours), hours(sums.coreHours), number(Math.round(sums.shares)), hours(sums.waitedHours), hours(sums.idleHours), hours(sums.wastedHours)].map(figure);
 }
 
 const figure = (text) => el("td", { class: "figure", text });
