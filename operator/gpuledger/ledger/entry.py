@@ -81,6 +81,8 @@ class CardEntry:
 
     card: Card
     resource_version: int = 0
+    as_of_s: float = float("-inf")
+    """When the last request was sent, by the operator's clock, whose answer is in memory: memory is not older."""
     stored: bool = False
     """The API server has this card."""
     open: bool = False

@@ -8,8 +8,10 @@ can be the last before a crash:
 2. the card's next write, or one of its own, takes the share off the list;
 3. the record's next write forgets the key.
 
-A record is written only in the version that was read. And its cards are read after that: so what another operator had
-entered before, and taken off, is not there any more; what it had entered and not taken off, the record names.
+A record is written only in the version that was read, or written, last. And what is known of its cards is newer than
+the first read: so what another operator had entered before, and taken off, is not there any more; what it had entered
+and not taken off, the record names. Mostly our own write that took the holder off has told of the card since then, and
+nothing is to be read.
 """
 
 from __future__ import annotations
@@ -30,7 +32,6 @@ from gpuledger.ledger.usage import add_up, lines_of
 from gpuledger.model.card import Card
 from gpuledger.model.clock import BoundedMap, Listeners
 from gpuledger.model.errors import Conflict, NotFound
-from gpuledger.model.share import StoredCard
 from gpuledger.model.usage import EndedShare
 from gpuledger.workflows.context import Component
 from gpuledger.workflows.tasks import KeyedWorker, gather_all
@@ -62,6 +63,16 @@ ALL = "accounts"
 """The key of the one work there is."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A record, and since when nobody else has written it."""
+
+    record: Record
+    read_s: float
+    """When the answer came to its last read, by the operator's clock. Of one that we have made, nobody has entered
+    anything before."""
+
+
 TODAY = "today"
 """The key of reading the records of the day."""
 
@@ -87,7 +98,7 @@ class Accounts(Component):
 
     def __attrs_post_init__(self) -> None:
         self._due: dict[str, None] = {}  # UUIDs of cards that list what is in no record yet, as far as is known
-        self._records: BoundedMap[RecordName, Record] = BoundedMap(RECORDS_KEPT)
+        self._records: BoundedMap[RecordName, _Known] = BoundedMap(RECORDS_KEPT)
         self._entered: dict[str, set[str]] = {}  # card UUID -> keys that it still lists, and that are in records
         self._settling: set[str] = set()  # UUIDs of the cards that are to have a write of their own
         self._timer: asyncio.TimerHandle | None = None
@@ -200,40 +211,47 @@ class Accounts(Component):
             async with self._turns:
                 known = await self._record_of(name)
                 # Also those that still listed what was entered last: is that off them by now?
-                others = set(known.entered.values()) - self._entered.keys()
-                cards = [await self._read(uuid) for uuid in {*uuids, *others}]
-                await self._enter(known, {card.card.uuid: card for card in cards if card is not None})
+                others = set(known.record.entered.values()) - self._entered.keys()
+                found = [await self._as_of(known.read_s, uuid) for uuid in {*uuids, *others}]
+                await self._enter(known, {entry.card.uuid: entry for entry in found if entry is not None})
         except BaseException:
             self._records.drop(name)
             self._due |= dict.fromkeys(uuids)
             raise
 
-    async def _record_of(self, name: RecordName) -> Record:
+    async def _record_of(self, name: RecordName) -> _Known:
         """Return a record as it was written last, or as it is."""
         known = self._records.get(name)
         if known is not None:
             return known
         try:
-            return record(await self._store.usage(str(name)))
+            return await self._read_record(name)
         except NotFound:
             await self._delete_old(name.date)
         with suppress(Conflict):  # another operator was first
-            return record(await self._store.create_usage(new_record(name)))
-        return record(await self._store.usage(str(name)))
+            return _Known(record(await self._store.create_usage(new_record(name))), float("-inf"))
+        return await self._read_record(name)
 
-    async def _read(self, uuid: str) -> StoredCard | None:
-        """Return a card as it is now; None if nothing is known of its list, as of one whose object is new."""
+    async def _read_record(self, name: RecordName) -> _Known:
+        found = record(await self._store.usage(str(name)))
+        return _Known(found, self._clock.now_s())
+
+    async def _as_of(self, read_s: float, uuid: str) -> CardEntry | None:
+        """Return a card as it was then, or later; None if nothing is known of its list, as if its object is new."""
         entry = self._ledger.entry(uuid)
         if entry is None or not entry.stored:
             return None
-        try:
-            card = await self._journal.reader.read(entry)
-        except NotFound:
-            return None
-        return card if card.ended is not None else None
+        if entry.as_of_s <= read_s:
+            try:
+                await self._journal.reader.read(entry)
+            except NotFound:
+                return None
+            entry = self._ledger.entry(uuid)
+        return entry if entry is not None and entry.ended is not None else None
 
-    async def _enter(self, known: Record, cards: Mapping[str, StoredCard]) -> None:
-        """Write into a record what these cards, read after it, list for it."""
+    async def _enter(self, before: _Known, cards: Mapping[str, CardEntry]) -> None:
+        """Write into a record what these cards, known as they were after its read, list for it."""
+        known = before.record
         listed = {
             ended.key: (ended, card.card)
             for card in cards.values()
@@ -253,7 +271,7 @@ class Accounts(Component):
             patch = record_patch(known, lines, entered)
             known = record(await self._store.patch_usage_status(str(known.name), patch))
             self._counts.usage_entered.inc(len(new))
-        self._records.note(known.name, known)
+        self._records.note(known.name, replace(before, record=known))
         self._note(known)
         of_card: defaultdict[str, set[str]] = defaultdict(set)
         for key, (_, card) in listed.items():

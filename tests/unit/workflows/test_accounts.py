@@ -127,6 +127,28 @@ async def test_a_thousand_short_pods_are_entered_with_few_writes_of_records(api:
     assert len(api.called(Operation.WRITE_USAGE)) <= 100 / GATHER_S + 2
 
 
+async def test_cards_of_which_own_writes_have_told_are_not_read(api: ApiServer) -> None:
+    parts = await an_operator(api)
+    for number in range(6):
+        await hold(parts, f"p{number}", 60)
+        await rest(parts)
+    assert held(api).shares == 6
+    assert len(api.called(Operation.READ_CARD)) == 0
+
+
+async def test_of_a_record_that_was_there_before_each_card_is_read_once(api: ApiServer) -> None:
+    first = await an_operator(api)
+    await hold(first, "a", 60)
+    await rest(first)
+    await first.workflows.stop()
+    parts = await an_operator(api)
+    for number in range(6):
+        await hold(parts, f"p{number}", 60)
+        await rest(parts)
+    assert held(api).shares == 7
+    assert len(api.called(Operation.READ_CARD)) <= len(CARDS)
+
+
 async def test_a_record_names_no_more_shares_than_etcd_can_store_and_enters_all_of_them_in_the_end(
     api: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

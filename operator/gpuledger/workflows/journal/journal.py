@@ -90,23 +90,32 @@ class OlderThanKnown(Unreachable):
 class CardReader:
     """A read of one object is never older than what was shown before it was asked for, unless etcd was put back."""
 
-    def __init__(self, ledger: Ledger, store: KubeStore) -> None:
+    def __init__(self, ledger: Ledger, store: KubeStore, clock: Clock) -> None:
         self._ledger = ledger
         self._store = store
+        self._clock = clock
         self.on_older = Listeners[[]]()
         """Called when a card is older than it was."""
 
     async def read(self, card: CardEntry) -> StoredCard:
         """Return a card as it is now, and bring memory up to date. Raises OlderThanKnown, NotFound or Unreachable."""
         known = card.resource_version  # a watch may show a newer one before the answer comes
+        asked_s = self._clock.now_s()
         stored = stored_card(await self._store.allocation(card.card.object_name))
         try:
             check_age(stored, known, card)
         except StateRolledBack as error:
             self.on_older()
             raise OlderThanKnown(str(error)) from None
-        self._ledger.load(stored)
+        self.take(stored, asked_s)
         return stored
+
+    def take(self, stored: StoredCard, asked_s: float) -> None:
+        """Take over an answer of the API server to what was sent then."""
+        self._ledger.load(stored)
+        entry = self._ledger.entry(stored.card.uuid)
+        if entry is not None:
+            entry.as_of_s = max(entry.as_of_s, asked_s)
 
 
 logger = logging.getLogger(__name__)
@@ -186,7 +195,7 @@ class Journal:
         self._ledger = ledger
         self._clock = clock
         self._writers: dict[str, _CardWriter] = {}  # card UUID -> its writer, while it has something to write
-        self._shared = shared = _Shared(ledger, store, CardReader(ledger, store), clock)
+        self._shared = shared = _Shared(ledger, store, CardReader(ledger, store, clock), clock)
         self._gather_s = gather_s
         self._newest = ("", float("-inf"))  # UID of the pod that came last, and when, in seconds of the loop's clock
         self.reader, self.counts, self.on_lost = shared.reader, shared.counts, shared.on_lost
@@ -449,7 +458,7 @@ class _CardWriter:
             self._backoff.reset()
             self._shared.counts.entries.inc(len(entries))
             self._shared.counts.lost_time.inc(lost)
-            self._shared.ledger.load(written := stored_card(stored))
+            self._shared.reader.take(written := stored_card(stored), begin_s)
             for each in written.ended or ():
                 self._shared.over.note(each.key, None)
             for entry in entries:

@@ -40,7 +40,7 @@ class Scene:
         self.book.observe(Kind.CLASSES, {**OUR_CLASS, "metadata": {**OUR_CLASS["metadata"], "uid": "c"}}, False)
         self.status_writer = ClaimStatusWriter(api.store, self.book)
         self.writer = ClaimWriter(
-            self.book, self.ledger, self.status_writer, CardReader(self.ledger, api.store), LoopClock()
+            self.book, self.ledger, self.status_writer, CardReader(self.ledger, api.store, LoopClock()), LoopClock()
         )
 
     def put(self, claim: Json, seen: bool = True) -> None:
