@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -15,8 +16,9 @@ from cluster.cluster import COUNT, PERCENT, Cluster, RequestFailed, pod
 from cluster.gangs import held
 from cluster.shared import SharedPlane
 from effort import times
-from gpuledger.formats.custom_resource.usage import record
-from gpuledger.model.usage import total_of
+from gpuledger.formats.custom_resource.usage import RecordName, new_record, record, record_patch
+from gpuledger.ledger.usage import add_up
+from gpuledger.model.usage import Held, Line, total_of
 from installation import NOTHING_RUNS
 
 Json = dict[str, Any]
@@ -24,6 +26,9 @@ Json = dict[str, Any]
 USAGES = "/apis/gpuledger.dev/v1alpha1/gpuusages"
 HALF = {COUNT: 1, PERCENT: 50}
 ENTERED_WITHIN_S = 60.0
+
+LARGEST_S = 5.0
+"""However busy the machine is."""
 
 PODS_COUNTED = times(40, 1000)
 AT_ONCE = 20
@@ -118,6 +123,60 @@ def test_the_api_server_keeps_a_record_as_what_it_is(cluster: Cluster) -> None:
 def test_accounts_of_namespaces_may_neither_read_nor_write_records(cluster: Cluster, verb: str) -> None:
     asked = ("auth", "can-i", verb, "gpuusages.gpuledger.dev", "--as=system:serviceaccount:default:default")
     assert cluster.plane.kubectl(*asked, check=False).strip() == "no"
+
+
+def made_by(name: str, owner: str, queue: str) -> Json:
+    """Return a pod that says of itself who has made it, and from which queue it came.
+
+    Of a kind that nobody knows: else the garbage collector deletes the pod, since there is no such object.
+    """
+    made = pod(name, {COUNT: 1, PERCENT: 10})
+    reference = {
+        "apiVersion": "example.com/v1",
+        "kind": "Made",
+        "name": owner,
+        "uid": f"uid-of-{name}",
+        "controller": True,
+    }
+    labels = {"kueue.x-k8s.io/queue-name": queue}
+    return {**made, "metadata": {**made["metadata"], "ownerReferences": [reference], "labels": labels}}
+
+
+def test_what_users_write_as_owners_and_queues_is_on_one_line_each_and_never_in_the_way(cluster: Cluster) -> None:
+    owners = ['Job/a"\n2026-11-30,,,,,,999', "\u2028" * 200, "x" * 2_000, ",,,,\t\x00", "=1+1"]
+    pods = [made_by(f"p{number}", owner, f"q{number}") for number, owner in enumerate(owners)]
+    cluster.create(*pods)
+    names = [each["metadata"]["name"] for each in pods]
+    cluster.wait_bound(*names)
+    for name in names:
+        cluster.finish(name)
+    wait_for_shares(cluster, len(owners))
+    (found,) = records(cluster)
+    lines = record(found).lines
+    assert len(lines) == len({line.owner for line in lines}) == len(owners)
+    assert all(line.owner.isprintable() and len(line.owner) <= 128 for line in lines)
+    assert [held.shares for held in lines.values()] == [1] * len(owners)
+    assert report(cluster, "--by", "owner")["total"]["shares"] == len(owners)
+
+
+def test_the_largest_record_that_names_can_make_is_written_in_a_moment(cluster: Cluster) -> None:
+    lines: dict[Line, Held] = {}
+    for number in range(3_000):
+        name = f"{number:05}" + '"' * 123
+        line = Line("2026-11-30", "m" * 64, "n" * 253, name, name, name)
+        add_up(lines, [(line, Held(*[10**14] * 7))])
+    created = record(cluster.request("POST", USAGES, new_record(RecordName("default", "2026-11-30"))))
+    patch = record_patch(created, lines, {f"{number:016}.{uuid4()}": f"GPU-{uuid4()}" for number in range(3_000)})
+    began_s = time.monotonic()
+    cluster.patch(f"{USAGES}/{created.name}/status", patch)
+    took_s = time.monotonic() - began_s
+    logging.getLogger(__name__).info("a record of %d bytes took %.2f s", len(json.dumps(patch)), took_s)
+    assert took_s < LARGEST_S
+    (found,) = records(cluster)
+    assert record(found).lines == lines
+    wrong = {"metadata": {}, "status": {**patch["status"], "lines": patch["status"]["lines"] + "2026-11-30,-1\n"}}
+    with pytest.raises(RequestFailed, match=r"status\.lines"):
+        cluster.patch(f"{USAGES}/{created.name}/status", wrong)
 
 
 def writes_for_pods(cluster: Cluster, prefix: str, *, are_charged: bool) -> dict[str, int]:

@@ -22,7 +22,7 @@ HEADER: Final = """\
 
 LONGEST_LINES: Final = 1_000_000
 """Characters. Etcd takes no object beyond 1.5 MiB."""
-LINES_PATTERN: Final = r"^day(,[A-Za-z]+)+\n([0-9]{4}-[0-9]{2}-[0-9]{2},[^\n]*(,[0-9]{1,19})+\n)*$"
+LINES_PATTERN: Final = r"^day(,[A-Za-z]+)+\n([0-9]{4}-[0-9]{2}-[0-9]{2},[^\n]*(,[0-9]+)+\n)*$"
 MOST_ENTERED: Final = 65_536
 
 Date = Annotated[str, Field(max_length=10, pattern=r"^\d{4}-\d\d-\d\d$")]
