@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from gpuledger.formats.quantity import whole_number
@@ -31,10 +32,18 @@ LABEL_PAIRS = {  # way -> label with the name, label with the minimum
     ),
 }
 
+JOB_SET_LABEL = "jobset.sigs.k8s.io/jobset-name"
+"""Of JobSet, on all its pods: the JobSet's name."""
+
+GROUP_INDEX_LABEL = "leaderworkerset.sigs.k8s.io/group-index"
+GROUP_SIZE_ANNOTATION = "leaderworkerset.sigs.k8s.io/size"
+"""Of LeaderWorkerSet (lws 0.7), on all its pods: the number of the pod's group, and how many pods that has."""
+
 LABELS: Path = ("metadata", "labels")
 ANNOTATIONS: Path = ("metadata", "annotations")
 
 _OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+SIZE_DIGITS = 9
 SHOWN = 64
 """How much of a name is repeated that can be none."""
 
@@ -102,8 +111,32 @@ _ELSEWHERE = tuple(place for place in _PLACES if place[:-1] not in (LABELS, ANNO
 
 def gang_name_of(pod: JsonMapping) -> GangName | None:
     """Return the name of a pod's gang, None if it has none. A minimum that can't be had does not matter."""
-    name = ((pod.get("metadata") or {}).get("labels") or {}).get(GANG_LABEL)
-    return GangName(_namespace(pod), str(name)) if name else next(iter(pod_groups_named(pod)), None)
+    labels = (pod.get("metadata") or {}).get("labels") or {}
+    name = labels.get(GANG_LABEL)
+    if not name:
+        return next(iter(pod_groups_named(pod)), None)
+    minimum = 0
+    with suppress(BadInput):
+        minimum = whole_number(labels.get(MINIMUM_LABEL, 0))
+    return _named_by_label(pod, str(name), minimum, GangWay.LABELS)
+
+
+def _named_by_label(pod: JsonMapping, name: str, minimum: int, way: GangWay) -> GangName:
+    """Return the gang of a label's value. All groups of a LeaderWorkerSet have the same value: each is a gang.
+
+    Unless more are to start together than a group has: then all groups are one gang.
+    """
+    index, size = (at(pod, LABELS) or {}).get(GROUP_INDEX_LABEL), group_size(pod)
+    of_group = index is not None and size is not None and minimum <= size
+    return GangName(_namespace(pod), f"{name}-{index}" if of_group else name, way)
+
+
+def group_size(pod: JsonMapping) -> int | None:
+    """Return how many pods the pod's group of a LeaderWorkerSet has; None if it is of none."""
+    said = (at(pod, ANNOTATIONS) or {}).get(GROUP_SIZE_ANNOTATION)
+    return (
+        int(said) if isinstance(said, str) and said.isascii() and said.isdecimal() and len(said) < SIZE_DIGITS else None
+    )
 
 
 def gang_of(pod: JsonMapping) -> Gang | None:
@@ -130,6 +163,23 @@ def gang_of(pod: JsonMapping) -> Gang | None:
     if not _OBJECT_NAME.fullmatch(name):
         raise BadInput(f"{_place(place)}: {name[:SHOWN]!r} can't be the name of a PodGroup")
     return Gang(GangName(_namespace(pod), name, words.way), 0)
+
+
+def has_failed_alone(pod: JsonMapping) -> bool:
+    """Return whether a member has failed, for which what has made its gang may make all of it anew.
+
+    So do JobSet, LeaderWorkerSet and controllers of trainings; no Job by itself, which fails with its last try. A pod
+    that is being deleted was told to end. LeaderWorkerSet does it as soon as a container was started again.
+    """
+    metadata, status = pod.get("metadata") or {}, pod.get("status") or {}
+    maker = next((each for each in metadata.get("ownerReferences") or () if each.get("controller")), None)
+    labels = metadata.get("labels") or {}
+    if maker is None or metadata.get("deletionTimestamp"):
+        return False
+    if maker.get("kind") == "Job" and JOB_SET_LABEL not in labels:
+        return False
+    started_again = any(each.get("restartCount") for each in status.get("containerStatuses") or ())
+    return status.get("phase") == "Failed" or (GROUP_INDEX_LABEL in labels and started_again)
 
 
 def _names_nothing(pod: JsonMapping) -> bool:
@@ -161,15 +211,18 @@ def _by_labels(pod: JsonMapping, way: GangWay) -> Gang | None:
         if said is not None:
             raise BadInput(f"label {minimum_label} says how many members a gang needs: name it by {name_label}")
         return None
+    where = f"label {minimum_label}"
+    if said is None:
+        said, where = group_size(pod), f"annotation {GROUP_SIZE_ANNOTATION}"
     if said is None:
         raise BadInput(f"label {name_label} needs {minimum_label} beside it: how many members have to start together")
     try:
         minimum = whole_number(said)
     except BadInput as error:
-        raise BadInput(f"label {minimum_label}: {error}") from None
+        raise BadInput(f"{where}: {error}") from None
     if not 1 <= minimum <= MOST_MEMBERS:
-        raise BadInput(f"label {minimum_label}: {minimum} is not between 1 and {MOST_MEMBERS}")
-    return Gang(GangName(_namespace(pod), str(name), way), minimum)
+        raise BadInput(f"{where}: {minimum} is not between 1 and {MOST_MEMBERS}")
+    return Gang(_named_by_label(pod, str(name), minimum, way), minimum)
 
 
 def _names(pod: JsonMapping, words: GroupWords) -> list[tuple[Path, str]]:

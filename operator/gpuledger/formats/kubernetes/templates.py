@@ -15,6 +15,7 @@ import orjson
 import yaml
 
 from gpuledger.formats.dialects.vendors import UNREADABLE
+from gpuledger.formats.kubernetes.gang import GROUP_SIZE_ANNOTATION
 from gpuledger.model.errors import BadInput
 from gpuledger.model.json_object import Json
 
@@ -27,8 +28,8 @@ MOST_PODS = 10_000
 COPIES = ("replicas", "parallelism", "numOfHosts")
 """Words, in a mapping around a template, for how often it is used; one inside the other multiplies."""
 
-WORKER = "workerTemplate"
-"""LeaderWorkerSet's: `size` beside it counts the leader, too."""
+WORKER, LEADER = "workerTemplate", "leaderTemplate"
+"""LeaderWorkerSet's: `size` beside them counts the leader, too. Their pods say it in an annotation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,18 @@ def _within(
         numbers += tuple((f"{path}.{word}", value[word]) for word in COPIES if value.get(word) is not None)
         for key, each in value.items():
             size = _workers(value, path) if key == WORKER else ()
+            if key in (WORKER, LEADER) and type(value.get("size")) is int and isinstance(each, dict):
+                each = _with_size(each, value["size"])
             yield from _within(each, f"{path}.{key}", value, numbers + size, left, depth + 1)
+
+
+def _with_size(template: Json, size: int) -> Json:
+    """Return a template of a LeaderWorkerSet, of whose groups each has so many pods, with what its pods say of that."""
+    metadata = template.get("metadata")
+    metadata = metadata if isinstance(metadata, dict) else {}
+    annotations = metadata.get("annotations")
+    said = {**(annotations if isinstance(annotations, dict) else {}), GROUP_SIZE_ANNOTATION: str(size)}
+    return {**template, "metadata": {**metadata, "annotations": said}}
 
 
 def _template(spec: Json, path: str, parent: Json, numbers: tuple[tuple[str, object], ...]) -> PodTemplate:
@@ -114,7 +126,7 @@ def _workers(group: Json, path: str) -> tuple[tuple[str, object], ...]:
     size = group.get("size")
     if size is None:
         return ()
-    return ((f"{path}.size", size - 1 if type(size) is int and "leaderTemplate" in group else size),)
+    return ((f"{path}.size", size - 1 if type(size) is int and LEADER in group else size),)
 
 
 def _mappings(document: Mapping[str, Any]) -> Iterator[tuple[str, Json]]:

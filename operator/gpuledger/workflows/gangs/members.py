@@ -16,7 +16,15 @@ from typing import Any, NamedTuple
 
 from attrs import define
 
-from gpuledger.formats.kubernetes.gang import OF_WAY, PODGROUPS, GroupWords, gang_of, name_of, pod_group
+from gpuledger.formats.kubernetes.gang import (
+    OF_WAY,
+    PODGROUPS,
+    GroupWords,
+    gang_of,
+    has_failed_alone,
+    name_of,
+    pod_group,
+)
 from gpuledger.formats.kubernetes.pod import (
     controller_uid,
     created_at,
@@ -181,6 +189,8 @@ class GangState:
     """The same of its newest member."""
     _rank: tuple[int, str] | None = None
     """See `rank`: thousands of gangs are sorted by it whenever something changes."""
+    failed_s: float | None = None
+    """When a member has failed by itself, by the operator's clock, or left after that: all may be made anew."""
     group: PodGroup | None = None
     """The PodGroup that the gang is named after; None where its pods' labels say all."""
 
@@ -471,6 +481,8 @@ class Members(Component):
         """See Follower."""
         uid = pod["metadata"]["uid"]
         gang, request = _gang_and_request(self._formats, pod)
+        if gang is not None and has_failed_alone(pod) and (known := self.of(uid)) is not None:
+            known.failed_s = self._clock.now_s()
         if gang is None or is_finished(pod):
             self.forget_bound(uid, pod)
             if gang is not None and request is not None and has_succeeded(pod):

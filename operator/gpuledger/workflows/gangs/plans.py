@@ -1,8 +1,9 @@
 """Room for gangs: kept for all missing members at once, or for none; and which gangs have found none.
 
 Places of members that have failed or were deleted are kept for a while, for the pods that replace them: as seats, which
-count from the moment when the ledger's share ends. That is done only as long as other members are there and stay, so
-not where a whole training is deleted. The same is done for a member that was not bound when others of its gang were.
+count from the moment when the ledger's share ends. That is done as long as other members are there and stay, and where
+all leave after one has failed: a JobSet, for example, then makes all of them anew. So it is not done where a whole
+training is deleted. The same is done for a member that was not bound when others of its gang were.
 """
 
 from __future__ import annotations
@@ -51,10 +52,25 @@ class KeptPlaces(Component):
         """Record that a bound member has failed or was deleted; its share is still in the ledger."""
         if not self._room_s:
             return
-        if all(self._lives.is_leaving(uid) for uid in state.bound):
+        if self._leaves_for_good(state):
             self.forget(state.name)
-        else:
-            self._keep(pod_uid, state, self._room_s)
+            return
+        self._keep(pod_uid, state, self._room_s)
+        if self._may_come_anew(state):
+            self._wait_longer(state)
+
+    def _wait_longer(self, state: GangState) -> None:
+        """Keep all its places from now on: those of a gang that ends slowly have to be there when the last one has."""
+        now_s = state.failed_s = self._clock.now_s()
+        for place in self.kept_for(state.name):
+            self._ledger.seats.strengthen(place.key, place.strength, now_s + self._room_s)
+
+    def _leaves_for_good(self, state: GangState) -> bool:
+        return not self._may_come_anew(state) and all(self._lives.is_leaving(uid) for uid in state.bound)
+
+    def _may_come_anew(self, state: GangState) -> bool:
+        """Return whether a member had failed just before: then all leave, one after the other, for others to come."""
+        return state.failed_s is not None and self._clock.now_s() <= state.failed_s + self._room_s
 
     def member_is_not_bound(self, pod_uid: str, state: GangState) -> None:
         """Record that the share of a member is about to be taken back, which was not bound when others were."""
@@ -78,7 +94,7 @@ class KeptPlaces(Component):
 
     def others_leave(self, state: GangState) -> None:
         """Record that bound members of a gang have begun to leave: if all do, nothing is kept."""
-        if self.kept_for(state.name) and all(self._lives.is_leaving(uid) for uid in state.bound):
+        if self.kept_for(state.name) and self._leaves_for_good(state):
             self.forget(state.name)
 
     def kept_for(self, name: GangName) -> list[Seat]:

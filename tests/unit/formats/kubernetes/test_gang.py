@@ -6,7 +6,17 @@ import pytest
 
 from fakes.objects import DIALECTS, a_pod_object
 from gpuledger.formats.inspection import inspected
-from gpuledger.formats.kubernetes.gang import GANG_LABEL, MINIMUM_LABEL, described, gang_of
+from gpuledger.formats.kubernetes.gang import (
+    GANG_LABEL,
+    GROUP_INDEX_LABEL,
+    GROUP_SIZE_ANNOTATION,
+    JOB_SET_LABEL,
+    MINIMUM_LABEL,
+    described,
+    gang_name_of,
+    gang_of,
+    has_failed_alone,
+)
 from gpuledger.model.errors import BadInput
 from gpuledger.model.gang import MOST_MEMBERS, Gang, GangName, GangWay
 
@@ -157,3 +167,76 @@ def test_inspect_shows_pod_groups(version: str, spec: dict[str, Any], minimum: i
 def test_inspect_passes_over_pod_groups_of_other_apis() -> None:
     (found,) = inspected({"apiVersion": "scheduling.k8s.io/v7", "kind": "PodGroup", "metadata": {}}, DIALECTS)
     assert found["skipped"]
+
+
+def of_group(index: str | None = "2", size: str | None = "4", **labels: str) -> dict[str, Any]:
+    """Return a pod of a LeaderWorkerSet, whose template has these labels of ours."""
+    found = labelled({GANG_LABEL: "chat", **labels} | ({GROUP_INDEX_LABEL: index} if index else {}))
+    found["metadata"]["annotations"] = {GROUP_SIZE_ANNOTATION: size} if size else {}
+    return found
+
+
+@pytest.mark.parametrize("labels", [{}, {MINIMUM_LABEL: "3"}])
+def test_each_group_of_a_leader_worker_set_is_a_gang_of_its_size_unless_the_label_says_less(
+    labels: dict[str, str],
+) -> None:
+    pod = of_group(**labels)
+    assert gang_of(pod) == Gang(GangName("default", "chat-2"), int(labels.get(MINIMUM_LABEL, 4)))
+    assert gang_name_of(pod) == GangName("default", "chat-2")
+
+
+def test_groups_that_are_to_start_together_are_one_gang() -> None:
+    pod = of_group(**{MINIMUM_LABEL: "8"})
+    assert gang_of(pod) == Gang(GangName("default", "chat"), 8)
+    assert gang_name_of(pod) == GangName("default", "chat")
+
+
+@pytest.mark.parametrize("size", ["0", str(MOST_MEMBERS + 1)])
+def test_a_group_of_a_size_that_can_not_start_together_is_refused_by_its_annotation(size: str) -> None:
+    with pytest.raises(BadInput, match=GROUP_SIZE_ANNOTATION):
+        gang_of(of_group(size=size))
+
+
+@pytest.mark.parametrize("size", [None, "", "many", "-1", "1" * 20, "²"])
+def test_without_a_size_the_label_has_to_say_how_many(size: str | None) -> None:
+    with pytest.raises(BadInput, match=MINIMUM_LABEL):
+        gang_of(of_group(size=size))
+    assert gang_of(of_group(size=size, **{MINIMUM_LABEL: "4"})) == Gang(GangName("default", "chat"), 4)
+
+
+def failed(kind: str | None, phase: str = "Failed", restarts: int = 0, label: str = "") -> dict[str, Any]:
+    found = labelled({GANG_LABEL: "train", MINIMUM_LABEL: "4"} | ({label: "0"} if label else {}))
+    if kind:
+        found["metadata"]["ownerReferences"] = [{"kind": kind, "name": "x", "uid": "u", "controller": True}]
+    found["status"] = {"phase": phase, "containerStatuses": [{"restartCount": restarts}]}
+    return found
+
+
+@pytest.mark.parametrize(
+    ("pod", "may_come_anew"),
+    [
+        (failed("Job"), False),
+        (failed("Job", label=JOB_SET_LABEL), True),
+        (failed("PyTorchJob"), True),
+        (failed(None), False),
+        (failed("Job", "Running", label=JOB_SET_LABEL), False),
+        (failed("StatefulSet", "Running", 1), False),
+        (failed("StatefulSet", "Running", 1, label=GROUP_INDEX_LABEL), True),
+        (failed("StatefulSet", "Running", 0, label=GROUP_INDEX_LABEL), False),
+    ],
+)
+def test_a_member_that_failed_may_have_all_made_anew_unless_its_job_ends_with_it(
+    pod: dict[str, Any], may_come_anew: bool
+) -> None:
+    assert has_failed_alone(pod) == may_come_anew
+    pod["metadata"]["deletionTimestamp"] = "2026-11-30T12:00:00Z"
+    assert not has_failed_alone(pod), "it was told to end"
+
+
+def test_inspect_reads_the_size_of_a_leader_worker_sets_groups() -> None:
+    template = a_pod_object("")
+    template["metadata"] = {"labels": {GANG_LABEL: "chat"}}
+    spec = {"replicas": 2, "leaderWorkerTemplate": {"size": 4, "workerTemplate": template}}
+    document = {"kind": "LeaderWorkerSet", "metadata": {"name": "chat"}, "spec": spec}
+    text = "\n".join(str(found) for found in inspected(document, DIALECTS))
+    assert "4 of its pods start together" in text

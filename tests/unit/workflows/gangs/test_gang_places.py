@@ -14,6 +14,7 @@ from fakes.api_server import ApiServer, hold_request, refuse
 from fakes.objects import GPU, a_pod_object
 from fakes.operator_parts import OperatorParts, an_operator
 from fakes.virtual_time import settle
+from gpuledger.formats.kubernetes.gang import JOB_SET_LABEL
 from gpuledger.ledger.book import Zones
 from gpuledger.model.errors import BindFailed, Denied, Invalid
 from gpuledger.workflows.gangs.plans import COME_S, TRY_PAUSE_S
@@ -179,6 +180,88 @@ async def test_nothing_is_kept_of_a_gang_that_ends_or_is_deleted_as_a_whole(
     assert on_hold(parts) == 0
 
 
+def leave(api: ApiServer, parts: OperatorParts, *names: str) -> None:
+    """Have pods be deleted, which takes them a while."""
+    for name in names:
+        pod = api.pods["default", name]
+        leaves = (parts.clock.wall() + timedelta(seconds=30)).isoformat()
+        api.put_pod({**pod, "metadata": {**pod["metadata"], "deletionTimestamp": leaves}})
+    parts.watch()
+
+
+async def a_gang_of(api: ApiServer, parts: OperatorParts, **labels: str) -> None:
+    """Have a gang of a JobSet's, or a Job's, three pods run on all cards that are free, and a pod wait for one."""
+    come(api, parts, *(of_job(labelled(member(name), **labels), "run") for name in "abc"))
+    for name in "abc":
+        parts.filter(name, "node-a")
+    assert await bind_all(parts, "abc") == [None] * 3
+    come(api, parts, a_pod_object("other", {GPU: "1"}))
+    parts.filter("other", "node-a")
+    await parts.bind("other", "node-a")
+    come(api, parts, a_pod_object("waits", {GPU: "1"}))
+    assert parts.filter("waits", "node-a").node_names == []
+
+
+async def gone(api: ApiServer, parts: OperatorParts, *names: str) -> None:
+    for name in names:
+        api.delete_pod(name)
+    await parts.idle()
+
+
+async def test_a_gang_that_is_made_anew_after_a_failure_gets_the_places_that_it_had(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    """A JobSet whose failure policy is to restart deletes all pods of its Jobs, and makes as many."""
+    await a_gang_of(api, parts, **{JOB_SET_LABEL: "run"})
+    await fails(api, parts, "a")
+    await asyncio.sleep(REPLACEMENT_S - 1)
+    leave(api, parts, "b", "c")
+    await fails(api, parts, "b")
+    await gone(api, parts, "a", "b")
+    await asyncio.sleep(REPLACEMENT_S - 1)
+    await fails(api, parts, "c")
+    await gone(api, parts, "c")
+    assert held(api) == {"uid-other": 1}
+    parts.waiting.give_room()
+    assert parts.filter("waits", "node-a").node_names == [], "what has become free is the gang's"
+    come(api, parts, *(member(name, minimum=2) for name in "de"))
+    for name in "de":
+        assert parts.filter(name, "node-a").node_names == ["node-a"]
+    assert await bind_all(parts, "de") == [None] * 2
+
+
+async def test_of_places_that_no_gang_comes_to_others_have_the_cards(api: ApiServer, parts: OperatorParts) -> None:
+    await a_gang_of(api, parts, **{JOB_SET_LABEL: "run"})
+    await fails(api, parts, "a")
+    leave(api, parts, "b", "c")
+    await gone(api, parts, "a", "b", "c")
+    assert on_hold(parts) == 3
+    await asyncio.sleep(REPLACEMENT_S)
+    parts.placer.expire_holds()
+    assert parts.filter("waits", "node-a").node_names == ["node-a"]
+
+
+async def test_of_a_job_by_itself_that_has_failed_nothing_is_kept(api: ApiServer, parts: OperatorParts) -> None:
+    await a_gang_of(api, parts)
+    await fails(api, parts, "a")
+    assert on_hold(parts) == 1, "the Job may make one in its place"
+    leave(api, parts, "b", "c")
+    assert on_hold(parts) == 0
+    await gone(api, parts, "a", "b", "c")
+    assert parts.filter("waits", "node-a").node_names == ["node-a"]
+
+
+async def test_a_failure_of_long_ago_keeps_nothing_of_a_gang_that_is_deleted(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    await a_gang_of(api, parts, **{JOB_SET_LABEL: "run"})
+    await fails(api, parts, "a")
+    await asyncio.sleep(REPLACEMENT_S + 1)
+    leave(api, parts, "b", "c")
+    await gone(api, parts, "a", "b", "c")
+    assert on_hold(parts) == 0
+
+
 async def test_nothing_is_kept_of_a_member_that_has_done_its_work(api: ApiServer, parts: OperatorParts) -> None:
     await bound_gang(api, parts)
     pod = api.pods["default", "b"]
@@ -224,6 +307,11 @@ async def test_zones_of_nodes_are_read_from_their_labels(api: ApiServer, parts: 
     api.delete_node("near-1")
     parts.watch()
     assert parts.ledger.zones.nodes_by_zone(0) == {"1": {"near-0", "near-2"}}
+
+
+def labelled(pod: Json, **labels: str) -> Json:
+    pod["metadata"]["labels"] |= labels
+    return pod
 
 
 def of_job(pod: Json, job: str) -> Json:
