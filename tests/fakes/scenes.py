@@ -85,7 +85,7 @@ class FakeReads:
             raise NotFound("no resource.k8s.io/v1", 404)
         yield self._claims.get(kind, [])
 
-    def pod_groups(self, api_group: str, versions: Sequence[str]) -> AsyncIterator[list[Json]]:
+    def groups(self, api_group: str, versions: Sequence[str], plural: str) -> AsyncIterator[list[Json]]:
         return self._page(api_group)
 
 

@@ -152,7 +152,8 @@ def gang_notes(pod: Mapping[str, Any], gang: Gang) -> list[str]:
 def words_of_group(document: Mapping[str, Any]) -> GroupWords | None:
     """Return which kind of PodGroup an object is, None for one of an API that is not known."""
     api_group, _, version = str(document.get("apiVersion")).partition("/")
-    return next((each for each in PODGROUPS if each.api_group == api_group and version in each.versions), None)
+    known = (each for each in PODGROUPS if each.api_group == api_group and version in each.versions)
+    return next((each for each in known if each.kind == document.get("kind")), None)
 
 
 def pod_group_shown(document: Mapping[str, Any], words: GroupWords) -> Json:

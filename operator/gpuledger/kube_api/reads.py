@@ -81,9 +81,9 @@ def pods_in(namespace: str) -> str:
     return f"/api/v1/namespaces/{namespace}/pods"
 
 
-def pod_groups_of(api_group: str, version: str) -> str:
-    """Return the path of the PodGroups of an API, which the API server may not have."""
-    return f"/apis/{api_group}/{version}/podgroups"
+def groups_of(api_group: str, version: str, plural: str) -> str:
+    """Return the path of objects that say how large a gang is, which the API server may not have."""
+    return f"/apis/{api_group}/{version}/{plural}"
 
 
 def jobs_in(namespace: str) -> str:
@@ -140,11 +140,11 @@ class KubeReads:
         """Yield the ResourceQuotas of all namespaces, page by page."""
         return self._client.pages(RESOURCE_QUOTAS)
 
-    async def pod_groups(self, api_group: str, versions: Sequence[str]) -> AsyncIterator[list[Json]]:
+    async def groups(self, api_group: str, versions: Sequence[str], plural: str) -> AsyncIterator[list[Json]]:
         """Yield the PodGroups of an API, page by page, in the first of these versions that there is; maybe none."""
         for version in versions:
             try:
-                async for page in self._client.pages(pod_groups_of(api_group, version)):
+                async for page in self._client.pages(groups_of(api_group, version, plural)):
                     yield page
             except NotFound:
                 continue

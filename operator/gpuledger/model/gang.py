@@ -19,11 +19,13 @@ class GangWay(StrEnum):
     LABELS = "labels"
     """By two labels of ours, one of which says how many members it needs."""
     LIGHTWEIGHT = "lightweight"
-    """The same by labels that others have. All further ways name a PodGroup, which says so."""
+    """The same by labels that others have. All further ways name an object, mostly a PodGroup, which says so."""
     KUBERNETES = "kubernetes"
     COSCHEDULING = "coscheduling"
     KOORDINATOR = "koordinator"
     VOLCANO = "volcano"
+    JOB_SET = "jobset"
+    """By our label with the name alone, on pods of a JobSet."""
 
 
 class GangName(NamedTuple):

@@ -38,7 +38,7 @@ class ClusterReads(Protocol):
     def resource_quotas(self) -> AsyncIterator[list[Json]]:
         """Yield all ResourceQuotas, page by page."""
 
-    def pod_groups(self, api_group: str, versions: Sequence[str]) -> AsyncIterator[list[Json]]:
+    def groups(self, api_group: str, versions: Sequence[str], plural: str) -> AsyncIterator[list[Json]]:
         """Yield the PodGroups of an API, page by page, in the first of these versions that there is; maybe none."""
 
     def claim_objects(self, kind: str) -> AsyncIterator[list[Json]]:
@@ -94,7 +94,7 @@ async def _read_groups(reads: ClusterReads, scene: Scene) -> None:
     named = {group.way for pod in pods for group in pod_groups_named(pod.content)}
     for words in PODGROUPS:
         if words.way in named:
-            async for page in reads.pod_groups(words.api_group, words.versions):
+            async for page in reads.groups(words.api_group, words.versions, words.plural):
                 for group in page:
                     take_group(group, words, WHERE, scene)
 

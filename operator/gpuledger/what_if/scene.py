@@ -218,10 +218,10 @@ def _takes_beside(document: Json, kind: str, file: str, found: Scene) -> bool:
     except BadInput as error:
         found.problems.append(Remark(file, f"{kind} {_name_of(document)}", str(error)))
         return True
-    words = words_of_group(document) if kind == "PodGroup" else None
+    words = words_of_group(document)
     if words is not None:
         take_group(document, words, file, found)
-    return words is not None
+    return words is not None and not words.makes_pods
 
 
 def take_quota(quota: Json, file: str, found: Scene) -> None:
@@ -242,7 +242,7 @@ def take_group(group: Json, words: GroupWords, file: str, found: Scene) -> None:
         found.groups[name] = pod_group(group, words)
     except BadInput as error:
         found.groups[name] = PodGroup(0, problem=str(error))
-        found.problems.append(Remark(file, f"PodGroup {name}", str(error)))
+        found.problems.append(Remark(file, f"{words.kind} {name}", str(error)))
 
 
 def _take_pods(

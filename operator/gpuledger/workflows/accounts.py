@@ -100,7 +100,7 @@ class Accounts(Component):
         self._due: dict[str, None] = {}  # UUIDs of cards that list what is in no record yet, as far as is known
         self._records: BoundedMap[RecordName, _Known] = BoundedMap(RECORDS_KEPT)
         self._entered: dict[str, set[str]] = {}  # card UUID -> keys that it still lists, and that are in records
-        self._settling: set[str] = set()  # UUIDs of the cards that are to have a write of their own
+        self._settling: dict[str, asyncio.TimerHandle] = {}  # UUIDs of cards -> when each is to have a write of its own
         self._timer: asyncio.TimerHandle | None = None
         self._today: dict[RecordName, Record] = {}  # those of the day, without their lines of other days
         self._today_read = ""  # the day of which all of them are known
@@ -175,6 +175,8 @@ class Accounts(Component):
         entered &= listed
         if not entered:
             self._entered.pop(uuid, None)
+        elif not entry.reported:
+            self._settle_later(uuid)
         if listed <= entered:
             self._due.pop(uuid, None)
         else:
@@ -289,13 +291,17 @@ class Accounts(Component):
 
     def _settle_later(self, uuid: str) -> None:
         entry = self._ledger.entry(uuid)
-        if uuid not in self._settling and entry is not None:
-            self._settling.add(uuid)
-            self._tasks.after(SETTLE_S if entry.reported else GIVEN_UP_S, self._settle, uuid)
+        if entry is None:
+            return
+        timer, wait_s = self._settling.get(uuid), SETTLE_S if entry.reported else GIVEN_UP_S
+        if timer is None or timer.when() > self._clock.now_s() + wait_s:  # its node has given it up meanwhile
+            if timer is not None:
+                timer.cancel()
+            self._settling[uuid] = self._tasks.after(wait_s, self._settle, uuid)
 
     def _settle(self, uuid: str) -> None:
         """Have what is in the records taken off a card's list, if no other write has done that."""
-        self._settling.discard(uuid)
+        self._settling.pop(uuid, None)
         keys = self._entered.get(uuid)
         if keys and self._may_write() and self._ledger.entry(uuid) is not None:
             self._journal.note_settled(uuid, keys)

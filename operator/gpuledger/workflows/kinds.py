@@ -100,7 +100,7 @@ AUDITS = Kind(
 # Members of gangs are not refused for want of what is about to be known.
 POD_GROUPS = {
     words.way: Kind(
-        tuple(reads.pod_groups_of(words.api_group, version) for version in words.versions),
+        tuple(reads.groups_of(words.api_group, version, words.plural) for version in words.versions),
         absent="the API server has no such kind",
         pause_s=5.0,
         start_wait_s=5.0,

@@ -19,7 +19,7 @@ from gpuledger.formats.custom_resource.usage import record
 from gpuledger.model.errors import BindFailed, Conflict, Denied, Invalid, NotFound
 from gpuledger.model.usage import Held, total_of
 from gpuledger.workflows import accounts
-from gpuledger.workflows.accounts import GATHER_S, SETTLE_S, Accounts
+from gpuledger.workflows.accounts import GATHER_S, GIVEN_UP_S, SETTLE_S, Accounts
 from gpuledger.workflows.leadership import Leadership
 
 CARDS = [a_card(0), a_card(1)]
@@ -355,6 +355,17 @@ async def test_operators_that_take_turns_add_to_each_others_records(api: ApiServ
         await rest(active, seconds=GATHER_S + 5)
         passive.watch()
         assert held(api).shares == number + 1
+
+
+async def test_a_card_that_its_node_gives_up_while_its_list_is_to_be_emptied_waits_no_longer(api: ApiServer) -> None:
+    """The write for its list was to be a minute later, as others' writes would have done it."""
+    parts = await an_operator(api)
+    await hold(parts, "a", 60)
+    await rest(parts)
+    assert listed(api) == 1, "it is in its record"
+    api.put_node(a_node_object("node-a", []))
+    await rest(parts, seconds=2 * GIVEN_UP_S)
+    assert api.cards == {}
 
 
 async def test_a_list_whose_write_is_refused_is_emptied_later(api: ApiServer) -> None:

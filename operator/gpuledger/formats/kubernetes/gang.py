@@ -2,13 +2,13 @@
 
 Of a PodGroup is read how many of its pods have to be bound at once, and whether they leave together. Sources:
 scheduler-plugins' Coscheduling, Koordinator 1.8 (and Coscheduling before 0.23), Volcano 1.15, Kubernetes 1.36 and 1.37
-(pkg/apis/scheduling).
+(pkg/apis/scheduling). A JobSet (jobset.x-k8s.io/v1alpha2, jobset 0.10) says it of its own pods, if they have our label.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -48,6 +48,33 @@ SHOWN = 64
 """How much of a name is repeated that can be none."""
 
 
+def _number_at(place: Path) -> Callable[[JsonMapping], object]:
+    return lambda group: at(group, place)
+
+
+def _started_together(job_set: JsonMapping) -> int:
+    """Return how many pods of a JobSet have our label: of all its jobs, or of some. Raises BadInput for odd numbers."""
+    jobs, pods = at(job_set, ("spec", "replicatedJobs")), 0
+    for each in jobs if isinstance(jobs, list) else ():
+        if at(each, ("template", "spec", "template", "metadata", "labels", GANG_LABEL)):
+            pods += _number(at(each, ("replicas",))) * _pods_at_once(at(each, ("template", "spec")))
+    return pods
+
+
+def _pods_at_once(job: object) -> int:
+    """Return how many pods a Job has at a time. Raises BadInput."""
+    completions, parallelism = at(job, ("completions",)), _number(at(job, ("parallelism",)))
+    return parallelism if completions is None else min(parallelism, _number(completions))
+
+
+def _number(said: object) -> int:
+    if said is None:
+        return 1
+    if type(said) is not int:
+        raise BadInput(f"{str(said)[:SHOWN]!r} is no number of jobs or pods")
+    return said
+
+
 @dataclass(frozen=True, slots=True)
 class GroupWords:
     """One way to name a PodGroup: where the pod does, and which object it is."""
@@ -62,6 +89,19 @@ class GroupWords:
     """The newest first."""
     minimum_at: Path
     """The place in the PodGroup. Absent: its pods are no gang."""
+    minimum: Callable[[JsonMapping], object] | None = None
+    """Returns it, where the object has other numbers there."""
+    kind: str = "PodGroup"
+    plural: str = "podgroups"
+
+    @property
+    def makes_pods(self) -> bool:
+        """Return whether its object makes the pods, too."""
+        return self.minimum is not None
+
+    def said(self, group: JsonMapping) -> object:
+        """Return what a PodGroup says of how many of its pods start together. Raises BadInput for odd numbers."""
+        return at(group, self.minimum_at) if self.minimum is None else self.minimum(group)
 
 
 PODGROUPS = (
@@ -97,6 +137,17 @@ PODGROUPS = (
         ("v1beta1",),
         ("spec", "minMember"),
     ),
+    GroupWords(
+        GangWay.JOB_SET,
+        "JobSet",
+        (),  # it takes our label, too
+        "jobset.x-k8s.io",
+        ("v1alpha2",),
+        ("spec", "replicatedJobs"),
+        _started_together,
+        "JobSet",
+        "jobsets",
+    ),
 )
 
 OF_WAY = {words.way: words for words in PODGROUPS}
@@ -113,7 +164,7 @@ def gang_name_of(pod: JsonMapping) -> GangName | None:
     """Return the name of a pod's gang, None if it has none. A minimum that can't be had does not matter."""
     labels = (pod.get("metadata") or {}).get("labels") or {}
     name = labels.get(GANG_LABEL)
-    if not name:
+    if not name or _is_of_job_set(pod):
         return next(iter(pod_groups_named(pod)), None)
     minimum = 0
     with suppress(BadInput):
@@ -201,7 +252,9 @@ def described(name: GangName) -> str:
     words = OF_WAY.get(name.way)
     if words is None:
         return f"label {LABEL_PAIRS[name.way][0]}={name.name}"
-    return f"PodGroup {name.name} of {words.api_group} ({words.system})"
+    if words.kind == words.system:
+        return f"{words.kind} {name.name}"
+    return f"{words.kind} {name.name} of {words.api_group} ({words.system})"
 
 
 def _by_labels(pod: JsonMapping, way: GangWay) -> Gang | None:
@@ -212,6 +265,8 @@ def _by_labels(pod: JsonMapping, way: GangWay) -> Gang | None:
             raise BadInput(f"label {minimum_label} says how many members a gang needs: name it by {name_label}")
         return None
     where = f"label {minimum_label}"
+    if _is_of_job_set(pod) and way is GangWay.LABELS:
+        return Gang(GangName(_namespace(pod), str(labels[JOB_SET_LABEL]), GangWay.JOB_SET), 0)
     if said is None:
         said, where = group_size(pod), f"annotation {GROUP_SIZE_ANNOTATION}"
     if said is None:
@@ -225,7 +280,17 @@ def _by_labels(pod: JsonMapping, way: GangWay) -> Gang | None:
     return Gang(_named_by_label(pod, str(name), minimum, way), minimum)
 
 
+def _is_of_job_set(pod: JsonMapping) -> bool:
+    """Return whether a pod leaves it to its JobSet how many start together."""
+    labels = at(pod, LABELS) or {}
+    has_both = labels.get(GANG_LABEL) and labels.get(JOB_SET_LABEL)
+    return bool(has_both) and labels.get(MINIMUM_LABEL) is None and group_size(pod) is None
+
+
 def _names(pod: JsonMapping, words: GroupWords) -> list[tuple[Path, str]]:
+    if words.way is GangWay.JOB_SET:
+        place = (*LABELS, JOB_SET_LABEL)
+        return [(place, str(at(pod, place)))] if _is_of_job_set(pod) else []
     found = ((place, at(pod, place)) for place in words.named_at)
     return [(place, name) for place, name in found if name and isinstance(name, str)]
 
@@ -258,14 +323,14 @@ def pod_group(group: JsonMapping, words: GroupWords) -> PodGroup:
 
     Without one, or with 1, no pod has to wait for another: they are no gang.
     """
-    said = at(group, words.minimum_at)
-    place = f"PodGroup {name_of(group, words)}: {'.'.join(words.minimum_at)}"
+    place = f"{words.kind} {name_of(group, words)}: {'.'.join(words.minimum_at)}"
     try:
+        said = words.said(group)
         minimum = 0 if said is None else whole_number(said)
     except BadInput as error:
         raise BadInput(f"{place}: {error}") from None
     if minimum > MOST_MEMBERS:
-        raise BadInput(f"{place}: {minimum} is more than {MOST_MEMBERS}")
+        raise BadInput(f"{place}: {minimum} pods are more than {MOST_MEMBERS}")
     disruption, priority = at(group, DISRUPTION), at(group, ("spec", "priorityClassName"))
     return PodGroup(
         minimum=minimum if minimum > 1 else 0,

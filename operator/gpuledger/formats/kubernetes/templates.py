@@ -8,16 +8,16 @@ workloads, JobSet, LeaderWorkerSet, Volcano's Job, Kubeflow's training operator,
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
 import yaml
 
 from gpuledger.formats.dialects.vendors import UNREADABLE
-from gpuledger.formats.kubernetes.gang import GROUP_SIZE_ANNOTATION
+from gpuledger.formats.kubernetes.gang import GROUP_SIZE_ANNOTATION, JOB_SET_LABEL
 from gpuledger.model.errors import BadInput
-from gpuledger.model.json_object import Json
+from gpuledger.model.json_object import Json, at
 
 MAX_DEPTH, MAX_VALUES, MAX_TEMPLATES = 16, 20_000, 100
 """How far an object is searched."""
@@ -43,7 +43,11 @@ class PodTemplate:
 
 def pod_templates(document: Mapping[str, Any]) -> list[PodTemplate]:
     """Return the templates of an object, none if it makes no pods. Raises BadInput for a bad number of copies."""
-    return list(_search(document))
+    found = list(_search(document))
+    if document.get("kind") == "JobSet":
+        name = str(at(document, ("metadata", "name")) or "")
+        return [replace(each, pod=_labelled(each.pod, {JOB_SET_LABEL: name})) for each in found]
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +101,13 @@ def _within(
             if key in (WORKER, LEADER) and type(value.get("size")) is int and isinstance(each, dict):
                 each = _with_size(each, value["size"])
             yield from _within(each, f"{path}.{key}", value, numbers + size, left, depth + 1)
+
+
+def _labelled(pod: Json, labels: Json) -> Json:
+    """Return a template's pod with labels that its controller gives to it."""
+    metadata = pod["metadata"]
+    own = metadata.get("labels")
+    return {**pod, "metadata": {**metadata, "labels": {**(own if isinstance(own, dict) else {}), **labels}}}
 
 
 def _with_size(template: Json, size: int) -> Json:

@@ -81,7 +81,7 @@ class PodGroups:
         if known is not None:
             return known.group
         why = self._unread.get(name.way)
-        text = f"PodGroup {name} of {words.api_group} "
+        text = f"{words.kind} {name} of {words.api_group} "
         return PodGroup(0, problem=text + (f"is not known: {why}" if why else "does not exist"))
 
     def observe(self, words: GroupWords, group: Json, gone: bool) -> None:

@@ -15,16 +15,19 @@ from fakes.api_server import ApiServer
 from fakes.objects import GPU, a_pod_object
 from fakes.operator_parts import OperatorParts, an_operator
 from fakes.virtual_time import settle
-from gpuledger.kube_api.reads import pod_groups_of
+from gpuledger.kube_api.reads import groups_of
 from gpuledger.model.errors import ApiError, Denied, NotFound, Unreachable
 from gpuledger.model.gang import GangWay
 from gpuledger.workflows.gangs.turns import QUIET_S
 from gpuledger.workflows.kinds import DENIED, POD_GROUPS, follow_kind
 
 Json = dict[str, Any]
-COSCHEDULING = pod_groups_of("scheduling.x-k8s.io", "v1alpha1")
+COSCHEDULING = groups_of("scheduling.x-k8s.io", "v1alpha1", "podgroups")
 KIND = POD_GROUPS[GangWay.COSCHEDULING]
-OLD, NEW = pod_groups_of("scheduling.k8s.io", "v1alpha2"), pod_groups_of("scheduling.k8s.io", "v1beta1")
+OLD, NEW = (
+    groups_of("scheduling.k8s.io", "v1alpha2", "podgroups"),
+    groups_of("scheduling.k8s.io", "v1beta1", "podgroups"),
+)
 
 
 class Server:
