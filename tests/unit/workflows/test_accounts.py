@@ -357,13 +357,21 @@ async def test_operators_that_take_turns_add_to_each_others_records(api: ApiServ
         assert held(api).shares == number + 1
 
 
-async def test_a_card_that_its_node_gives_up_while_its_list_is_to_be_emptied_waits_no_longer(api: ApiServer) -> None:
-    """The write for its list was to be a minute later, as others' writes would have done it."""
+async def test_a_card_that_its_node_has_given_up_goes_when_its_last_share_is_entered(api: ApiServer) -> None:
+    """Its list was to be emptied a minute after an earlier share was entered, while its node still had the card."""
     parts = await an_operator(api)
-    await hold(parts, "a", 60)
+    for name in "ab":
+        api.put_pod(a_pod_object(name, {GPU: "2", MEMORY: "1000"}))
+        parts.watch()
+        await parts.bind(name, "node-a")
+    await asyncio.sleep(60)
+    await end(parts, "a")
     await rest(parts)
-    assert listed(api) == 1, "it is in its record"
+    assert listed(api) == 2, "they are in the record"
     api.put_node(a_node_object("node-a", []))
+    await rest(parts, seconds=1)
+    assert listed(api) == 0, "the write that closed the cards has taken them along"
+    await end(parts, "b")
     await rest(parts, seconds=2 * GIVEN_UP_S)
     assert api.cards == {}
 
