@@ -372,7 +372,7 @@ async def test_a_card_that_its_node_has_given_up_goes_when_its_last_share_is_ent
     await rest(parts, seconds=1)
     assert listed(api) == 0, "the write that closed the cards has taken them along"
     await end(parts, "b")
-    await rest(parts, seconds=2 * GIVEN_UP_S)
+    await rest(parts, seconds=10 * GIVEN_UP_S)
     assert api.cards == {}
 
 
