@@ -87,6 +87,8 @@ KIND_PROGRAMS = (
 """What clusters of kind need beside the others."""
 KUEUE = Program("kueue", "kueue", "sigs.k8s.io/kueue/cmd/kueue", 180)
 KARPENTER = Program("karpenter", "karpenter", "sigs.k8s.io/karpenter/kwok", 260)
+JOBSET = Program("jobset", "jobset", "sigs.k8s.io/jobset", 190)
+LWS = Program("lws", "lws", "sigs.k8s.io/lws/cmd", 165)
 OF_KUBERNETES = ("kubernetes", "kubeadm")
 """Modules that there are for each minor version. What only kind needs is apart: most tests need not wait for it."""
 
@@ -187,6 +189,14 @@ def ensure_karpenter() -> Path:
     Few tests need it, so `ensure_test_programs` leaves it out. Raises BuildError.
     """
     return _built([KARPENTER])[KARPENTER]
+
+
+def ensure_controller(program: Program) -> tuple[Path, Path]:
+    """Return a controller that teams use, building it if it is missing, and the folder of its module's sources.
+
+    Few tests need them, so `ensure_test_programs` leaves them out. Raises BuildError.
+    """
+    return _built([program])[program], _sources(program.module, program.package.removesuffix("/cmd"))
 
 
 def karpenter_types() -> list[Path]:

@@ -37,11 +37,13 @@ SETTINGS = {
 
 
 class Kubelet(FakeKubelet):
-    """Plays all nodes, in a thread; pods in `stubborn` do not end."""
+    """Plays all nodes, in a thread; pods in `stubborn` do not end, and of those in `left_alone` it reports nothing."""
 
     def __init__(self, plane: ControlPlane) -> None:
         self._plane = plane
         self.stubborn: set[str] = set()
+        self.left_alone: set[str] = set()
+        """UIDs; they end when they are told to."""
         self._thread = threading.Thread(target=lambda: asyncio.run(self._play_all()), daemon=True)
         self._ended = threading.Event()
 
@@ -62,7 +64,8 @@ class Kubelet(FakeKubelet):
                     async for page in client.pages("/api/v1/pods", {"fieldSelector": "spec.nodeName!="}):
                         for pod in page:
                             leaving = pod["metadata"].get("deletionTimestamp")
-                            if not (leaving and pod["metadata"]["name"] in self.stubborn):
+                            stays = pod["metadata"]["name"] in self.stubborn
+                            if not (stays if leaving else pod["metadata"]["uid"] in self.left_alone):
                                 await self.play(pod)
                 await asyncio.sleep(0.1)
         finally:

@@ -444,8 +444,8 @@ async def test_the_examples_get_the_devices_that_the_operator_gives_them(tmp_pat
     of_teams = {"quota.yaml", "budget.yaml", "notebook.yaml", "batch-jobs.yaml", "research-job.yaml", "trial.yaml"}
     assert {Path(pod.file).name for pod in others} == of_teams
     # Claims are made by kube-controller-manager, of which tests/cluster/test_examples_in_both_words.py has one; and the
-    # pods of autoscaling/ want nodes of their own.
-    elsewhere = {"claims", "autoscaling"}
+    # pods of autoscaling/ and of recipes/ want nodes of their own.
+    elsewhere = {"claims", "autoscaling", "recipes"}
     pods = [pod for pod in examples.pods if pod not in others and Path(pod.file).parent.name not in elsewhere]
     assert len(pods) == 21 + 4 * 4
     for node in nodes:
