@@ -12,10 +12,12 @@ from gpuledger.formats.kubernetes.gang import (
     GROUP_SIZE_ANNOTATION,
     JOB_SET_LABEL,
     MINIMUM_LABEL,
+    OF_WAY,
     described,
     gang_name_of,
     gang_of,
     has_failed_alone,
+    pod_group,
 )
 from gpuledger.model.errors import BadInput
 from gpuledger.model.gang import MOST_MEMBERS, Gang, GangName, GangWay
@@ -240,3 +242,72 @@ def test_inspect_reads_the_size_of_a_leader_worker_sets_groups() -> None:
     document = {"kind": "LeaderWorkerSet", "metadata": {"name": "chat"}, "spec": spec}
     text = "\n".join(str(found) for found in inspected(document, DIALECTS))
     assert "4 of its pods start together" in text
+
+
+def of_job_set(**labels: str) -> dict[str, Any]:
+    return labelled({GANG_LABEL: "x", JOB_SET_LABEL: "train", **labels})
+
+
+def a_job_set(*jobs: Any) -> dict[str, Any]:
+    """Return a JobSet with jobs of (replicas, parallelism, completions, whether its pods have our label)."""
+    replicated = []
+    for replicas, parallelism, completions, is_labelled in jobs:
+        labels = {GANG_LABEL: "x"} if is_labelled else {}
+        numbers = {"parallelism": parallelism, "completions": completions}
+        spec = {name: number for name, number in numbers.items() if number is not None}
+        template = {"metadata": {"labels": labels}, "spec": {"containers": []}}
+        replicated.append({"replicas": replicas, "template": {"spec": {**spec, "template": template}}})
+    head = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet"}
+    return {**head, "metadata": {"name": "train", "namespace": "default"}, "spec": {"replicatedJobs": replicated}}
+
+
+def test_a_pod_of_a_job_set_leaves_it_to_that_how_many_start_together() -> None:
+    name = GangName("default", "train", GangWay.JOB_SET)
+    assert gang_of(of_job_set()) == Gang(name, 0)
+    assert gang_name_of(of_job_set()) == name
+    assert described(name) == "JobSet train"
+
+
+def test_a_number_beside_our_label_counts_in_a_job_set_too() -> None:
+    pod = of_job_set(**{MINIMUM_LABEL: "4"})
+    assert gang_of(pod) == Gang(GangName("default", "x"), 4)
+    assert gang_name_of(pod) == GangName("default", "x")
+
+
+@pytest.mark.parametrize(
+    ("jobs", "minimum"),
+    [
+        ([(2, 4, 4, True)], 8),
+        ([(2, 4, 4, True), (1, None, None, True)], 9),
+        ([(2, 4, 4, True), (1, None, None, False)], 8),  # a driver that the others wait for, for example
+        ([(None, 4, 2, True)], 2),
+        ([(1, 4, 4, False)], 0),
+        ([], 0),
+    ],
+)
+def test_a_job_set_counts_the_pods_that_have_our_label(jobs: list[Any], minimum: int) -> None:
+    words = OF_WAY[GangWay.JOB_SET]
+    assert pod_group(a_job_set(*jobs), words).minimum == minimum
+
+
+@pytest.mark.parametrize("jobs", [[(64, 8, 8, True)], [("two", 4, 4, True)], [(1, 4.5, 4, True)], [(-1, 4, 4, True)]])
+def test_a_job_set_of_odd_numbers_is_refused_by_its_name(jobs: list[Any]) -> None:
+    with pytest.raises(BadInput, match=r"JobSet default/train: spec\.replicatedJobs"):
+        pod_group(a_job_set(*jobs), OF_WAY[GangWay.JOB_SET])
+
+
+@pytest.mark.parametrize("spec", [None, {"replicatedJobs": 7}, {"replicatedJobs": [7, None]}])
+def test_what_is_no_job_set_counts_no_pods(spec: Any) -> None:
+    found = {"metadata": {"name": "train"}, "spec": spec}
+    assert pod_group(found, OF_WAY[GangWay.JOB_SET]).minimum == 0
+
+
+def test_inspect_says_that_a_job_set_says_how_many_and_finds_its_pods() -> None:
+    document = a_job_set((2, 4, 4, True))
+    document["spec"]["replicatedJobs"][0]["template"]["spec"]["template"] = {
+        **a_pod_object("", {"nvidia.com/gpu": "1"}),
+        "metadata": {"labels": {GANG_LABEL: "x"}},
+    }
+    (found,) = inspected(document, DIALECTS)
+    assert found["copies"] == 8
+    assert "gang train: JobSet train says how many of its pods start together" in found["notes"]
