@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -194,8 +194,7 @@ class Tally:
             return
         self._entered.update([share["key"] for share in status.get("entered") or ()])
         try:
-            for line in rows_of(status.get("lines") or ""):
-                self.add_line(namespace, line)
+            self.add_lines(namespace, rows_of(status.get("lines") or ""))
         except ValueError as error:
             raise BadInput(f"GPUUsage {found['metadata']['name']} can't be read: {error}") from error
 
@@ -211,22 +210,30 @@ class Tally:
     def add_share(self, ended: EndedShare, card: Card) -> None:
         """Add a share that has ended, unless a record has it."""
         if ended.key not in self._entered and self._asked.admits(ended.namespace):
-            for line, held in lines_of(ended, card.model, card.node_name):
-                self.add_line(ended.namespace, row_of(line, held))
+            lines = lines_of(ended, card.model, card.node_name)
+            self.add_lines(ended.namespace, (row_of(line, held) for line, held in lines))
 
-    def add_line(self, namespace: str, line: Values) -> None:
-        """Add a line of a record. Raises ValueError for what is none."""
-        place = self._place.get(line[DAY])
-        if place is None:
-            return
-        row = self._row_of(namespace, self._name_of(namespace, line))
-        added = list(map(int, line[AMOUNTS]))
-        row.amounts = list(map(add, row.amounts, added))
-        card_ms = added[0]
-        row.by_day[place] += card_ms
-        self._sums[place] += card_ms
-        if self._prices is not None:
-            row.card_ms_of_model[line[MODEL]] += card_ms
+    def add_lines(self, namespace: str, lines: Iterable[Values]) -> None:
+        """Add lines of a record. Raises ValueError for what is none.
+
+        Those that belong together are added up first: a report has hundreds of thousands of lines, and few rows.
+        """
+        together: defaultdict[tuple[str, str, str], list[Values]] = defaultdict(list)
+        for line in lines:
+            together[self._name_of(namespace, line), line[DAY], line[MODEL]].append(line[AMOUNTS])
+        for (name, day, model), alike in together.items():
+            place = self._place.get(day)
+            if place is None:
+                continue
+            first, *others = alike
+            added = [sum(map(int, column)) for column in zip(*alike, strict=True)] if others else list(map(int, first))
+            row = self._row_of(namespace, name)
+            row.amounts = list(map(add, row.amounts, added))
+            card_ms = added[0]
+            row.by_day[place] += card_ms
+            self._sums[place] += card_ms
+            if self._prices is not None:
+                row.card_ms_of_model[model] += card_ms
 
     def _row_of(self, namespace: str, name: str) -> _Row:
         row = self._rows.get(name)

@@ -36,7 +36,7 @@ def a_tally(
 ) -> Tally:
     tally = Tally(Question(by, NOVEMBER), NOW, prices, bounded=bounded)
     for namespace, line in lines:
-        tally.add_line(namespace, line)
+        tally.add_lines(namespace, [line])
     return tally
 
 

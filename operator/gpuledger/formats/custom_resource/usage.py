@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -127,22 +127,22 @@ def _lines(text: str) -> dict[Line, Held]:
     return lines
 
 
-def rows_of(text: str) -> Iterator[Sequence[str]]:
-    """Yield a record's lines, each as the values of COLUMNS. Raises ValueError for what is no CSV with a first line.
+def rows_of(text: str) -> list[list[str]]:
+    """Return a record's lines, each as the values of COLUMNS. Raises ValueError for what is no CSV with a first line.
 
     Another release may have other columns: what is not known here is left out, and what is not there is empty, or 0.
     """
-    rows = csv.reader(text.split("\n"), strict=True)
     try:
-        heads = next(rows, [])
-        is_ours = tuple(heads) == COLUMNS
-        places = [heads.index(name) if name in heads else None for name in COLUMNS]
-        for row in filter(None, rows):
-            if len(row) != len(heads):
-                raise ValueError(f"a line has {len(row)} values, and {len(heads)} have names")
-            yield row if is_ours else _known(row, places)
+        found = [row for row in csv.reader(text.split("\n"), strict=True) if row]
     except csv.Error as error:
         raise ValueError(f"lines are no CSV: {error}") from error
+    heads, rows = (found[0], found[1:]) if found else ([], [])
+    if set(map(len, rows)) - {len(heads)}:
+        raise ValueError(f"{len(heads)} values have names, and not all lines have as many")
+    if tuple(heads) == COLUMNS:
+        return rows
+    places = [heads.index(name) if name in heads else None for name in COLUMNS]
+    return [_known(row, places) for row in rows]
 
 
 def _known(row: Sequence[str], places: Sequence[int | None]) -> list[str]:
