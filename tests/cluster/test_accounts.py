@@ -82,6 +82,8 @@ def test_shares_that_end_are_in_their_namespaces_record_and_those_that_run_in_th
         cluster.finish(name)
     wait_for_shares(cluster, 2)
     (found,) = records(cluster)
+    owners = json.dumps(found["metadata"]["managedFields"])
+    assert len(owners) < 1_000, "it does not grow with what is entered"
     held_s = total_of(record(found).lines).card_ms / 1000
     assert 2 <= held_s <= time.monotonic() - began_s  # two halves
     told = report(cluster, "--by", "owner")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from gpuledger.formats.custom_resource.crd import Definition, Rule, definition, objects_as_yaml, structural
 from gpuledger.formats.custom_resource.gpu_allocation import DnsLabel, Part, unique_by
@@ -45,6 +45,9 @@ class Entered(Part):
 
 class UsageStatus(Part):
     """The record. Written by gpuledger."""
+
+    # One owner for all of it: else each share that was entered has an entry of its own in metadata.managedFields.
+    model_config = ConfigDict(json_schema_extra={"x-kubernetes-map-type": "atomic"})
 
     card_hours: Annotated[float, Field(ge=0)] = Field(description="Hours of cards in all.")
     shares: Sum = Field(description="Shares that ended on that day.")
