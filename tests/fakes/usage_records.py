@@ -17,8 +17,9 @@ MODELS = ("NVIDIA A100-SXM4-40GB", "NVIDIA H100 80GB HBM3")
 
 
 def held_hours(hours: float, shares: int = 1, waited_s: int = 30) -> Held:
-    """Return what half of a card's memory and all of its cores are in so many hours of a card."""
-    return Held(round(hours * HOUR_MS), round(hours * 3600 * 20_480), round(hours * 3600 * 100), shares, waited_s)
+    """Return half of the memory and all cores of a card for so many hours; of these, an eighth is wasted."""
+    amounts = round(hours * HOUR_MS), round(hours * 3600 * 20_480), round(hours * 3600 * 100)
+    return Held(*amounts, shares, waited_s, wasted_card_ms=round(hours * HOUR_MS / 8))
 
 
 def a_record(namespace: str, day: date, lines: Mapping[Line, Held], entered: Mapping[str, str] | None = None) -> Json:

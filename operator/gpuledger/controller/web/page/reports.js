@@ -157,8 +157,8 @@ function sums(total, cluster) {
     ["Core hours", hours(total.coreHours)],
     ["Shares", number(total.shares)],
     ["Waited", `${hours(total.waitedHours)} h`],
-    ["Held and idle", `${hours(total.idleHours)} h`],
-    ["Wasted beside", `${hours(total.wastedHours)} h`],
+    ["Idle", `${hours(total.idleHours)} h`],
+    ["Wasted", `${hours(total.wastedHours)} h`],
   ];
   const entry = (name, text, ...more) => el("div", {}, el("dt", { text: name }), el("dd", { text }), more);
   return el("dl", { class: "totals", "aria-label": "Sums" },
