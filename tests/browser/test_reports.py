@@ -37,7 +37,7 @@ async def test_a_report_has_a_bar_for_each_day_and_a_row_for_each_name(page: Pag
         await expect(page.locator(".chart g")).to_have_count(31)
         await expect(page.locator(".chart g").first.locator("rect")).to_have_count(11)  # ten, and all others
         await expect(rows(page)).to_have_count(1 + len(TEAMS) + 1)
-        await expect(rows(page).nth(1)).to_have_text("research2,87331 %57,4682,87322211.40")
+        await expect(rows(page).nth(1)).to_have_text("research2,87331 %57,4682,87322211.40359")
         await expect(rows(page).last).to_contain_text("Total9,294100 %")
         await expect(page.get_by_label("Sums", exact=True)).to_contain_text("Of all cards' hours53 % of 17,696")
         await expect(page.locator("#map")).to_be_hidden()
