@@ -48,10 +48,6 @@ SHOWN = 64
 """How much of a name is repeated that can be none."""
 
 
-def _number_at(place: Path) -> Callable[[JsonMapping], object]:
-    return lambda group: at(group, place)
-
-
 def _started_together(job_set: JsonMapping) -> int:
     """Return how many pods of a JobSet have our label: of all its jobs, or of some. Raises BadInput for odd numbers."""
     jobs, pods = at(job_set, ("spec", "replicatedJobs")), 0
