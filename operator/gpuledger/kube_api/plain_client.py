@@ -11,6 +11,7 @@ import http.client
 import json
 import re
 import socket
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from urllib.parse import urlencode
 
@@ -27,6 +28,10 @@ PIECE_BYTES = 1024 * 1024
 ITEMS = re.compile(r'"items"\s*:\s*\[')
 """No other field of a List's own has this name, or a text that the API server does not choose."""
 BETWEEN = re.compile(r"[\s,]*")
+
+TOO_MANY_REQUESTS = 429
+TRIES, LONGEST_WAIT_S = 5, 5.0
+"""For a list, as kubectl itself does."""
 
 ASK_WHERE = "Is the right cluster named? --kubeconfig, --context"
 
@@ -54,7 +59,19 @@ class PlainClient:
             return found
 
     def items(self, path: str, parameters: Mapping[str, str] | None = None) -> Iterator[list[Json]]:
-        """Yield the objects of a list as they come, some at a time. Raises as `request`."""
+        """Yield the objects of a list as they come, some at a time. Raises as `request`.
+
+        An API server that asks for a moment gets it: it reads a kind for the first time since its start, for example.
+        """
+        for _ in range(TRIES - 1):
+            try:
+                with self._answer("GET", path, None, "", parameters) as response:
+                    yield from items_of(iter(lambda: response.read1(PIECE_BYTES), b""))
+                    return
+            except ApiError as error:
+                if error.status != TOO_MANY_REQUESTS:
+                    raise
+                time.sleep(error.retry_after_s or 1.0)
         with self._answer("GET", path, None, "", parameters) as response:
             yield from items_of(iter(lambda: response.read1(PIECE_BYTES), b""))
 
@@ -85,7 +102,7 @@ class PlainClient:
             connection.endheaders(content)
             response = connection.getresponse()
             if response.status >= 300:
-                raise _error(response.status, response.read())
+                raise _error(response.status, response.read(), response.headers.get("Retry-After"))
             yield response
         except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: what is no JSON
             raise Unreachable(f"{method} {path}: {type(error).__name__}: {error}. {ASK_WHERE}") from error
@@ -135,10 +152,12 @@ class _Connection(http.client.HTTPConnection):
         self.sock.connect(self._path)
 
 
-def _error(status: int, answer: bytes) -> ApiError:
+def _error(status: int, answer: bytes, retry_after: str | None) -> ApiError:
+    wait_s = min(LONGEST_WAIT_S, float(retry_after)) if retry_after and retry_after.isdigit() else 0.0
     try:
         found = orjson.loads(answer)
-        return kind_of(status, found)(f"Error from server ({found['reason']}): {message_of(found)}", status)
+        text = f"Error from server ({found['reason']}): {message_of(found)}"
+        return kind_of(status, found)(text, status, wait_s)
     except (orjson.JSONDecodeError, KeyError, TypeError):
         said = " ".join(answer[:300].decode(errors="replace").split())
     if status >= 500:  # kubectl itself, which did not get there

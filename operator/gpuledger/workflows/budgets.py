@@ -123,8 +123,14 @@ class Budgets(Component):
             self._is_following = True
             for entry in self._ledger.entries():
                 self._take_pieces(entry)
-        if not self._quotas.budgets(namespace):
+        budgets = self._quotas.budgets(namespace)
+        if not budgets:
             self._forget(namespace)
+        elif namespace not in self._spendings and (now := self._store.server_now()) is not None:
+            # Nothing has to be read to know that none are left of no hours: a pod may be on its way with its quota.
+            none = (each for each in budgets if not each.card_hours)
+            limits = [spent_limit(each, f"from {each.period.end(now.date())} on") for each in none]
+            self._quotas.set_spent(namespace, limits)
         self._look_soon((namespace,))
 
     def _forget(self, namespace: str) -> None:

@@ -121,6 +121,14 @@ async def test_new_pods_are_refused_from_the_moment_at_which_the_budget_is_spent
     assert sum(len(api.holders_of(card)) for card in CARDS) == 4, "those that have cards keep them"
 
 
+async def test_a_budget_of_no_hours_refuses_a_pod_that_comes_with_it(api: ApiServer) -> None:
+    """One file may have both, and nothing has to be read for it."""
+    parts = await an_operator(api)
+    await to_morning(parts)
+    allow(api, 0)
+    assert "its 0 card hours of this day are spent" in refusal(parts, "homework")
+
+
 async def test_a_new_day_brings_new_hours_and_wakes_who_has_waited(api: ApiServer) -> None:
     parts = await an_operator(api)
     await to_morning(parts, hour=20)
@@ -256,8 +264,12 @@ async def test_what_can_not_be_kept_limits_nothing_and_is_told(
 
 async def test_records_that_can_not_be_read_limit_nothing_until_they_can(api: ApiServer) -> None:
     parts = await an_operator(api)
+    await begin(parts, "earlier")
+    await pass_by(parts, 5 * HOUR_S)
+    await end(parts, "earlier")
+    await pass_by(parts, 60)
     api.queue(Operation.LIST_USAGES, refuse(Unreachable("not now")), refuse(Unreachable("not now")))
-    allow(api, 0)
+    allow(api, 1)
     await pass_by(parts, 1)
     assert refusal(parts, "a") == ""
     await pass_by(parts, 60)
