@@ -67,9 +67,7 @@ class Controller:
         """Apply its manifests, with its webhooks on this machine."""
         _, sources = ensure_controller(self.release.program)
         self._directory.mkdir(exist_ok=True)
-        copy = self._directory / "config"  # kubectl reads no folder that it may not write beside
-        shutil.copytree(sources / "config", copy, dirs_exist_ok=True, copy_function=shutil.copyfile)
-        text = self.plane.kubectl("kustomize", str(copy / "default"))
+        text = self.plane.kubectl("kustomize", str(sources / "config" / "default"))
         found = [each for each in yaml.load_all(text, yaml.CSafeLoader) if each and each["kind"] not in LEFT_OUT]
         objects = [self._here(each) for each in found]
         first = [each for each in objects if each["kind"] in ("Namespace", "CustomResourceDefinition")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from itertools import islice
 from typing import Any
 
 Json = dict[str, Any]
@@ -50,3 +51,13 @@ def at(found: Any, path: Path) -> Any:
             return None
         found = found.get(key)
     return found
+
+
+REFERENCES_READ = 64
+"""Of a pod's owners; it has one, and a user can write thousands."""
+
+
+def controller_of(metadata: JsonMapping) -> JsonMapping | None:
+    """Return the reference to the object that has made a pod, and replaces it; None for a pod by itself."""
+    references = islice(metadata.get("ownerReferences") or (), REFERENCES_READ)
+    return next((each for each in references if each.get("controller")), None)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from gpuledger.formats.quantity import whole_number
 from gpuledger.model.errors import BadInput
 from gpuledger.model.gang import MOST_MEMBERS, Gang, GangName, GangWay, PodGroup
-from gpuledger.model.json_object import JsonMapping, Path, at
+from gpuledger.model.json_object import JsonMapping, Path, at, controller_of
 
 GANG_LABEL = "gpuledger.dev/gang"
 """On pods: the name of their gang, which is one of their namespace."""
@@ -219,7 +219,7 @@ def has_failed_alone(pod: JsonMapping) -> bool:
     that is being deleted was told to end. LeaderWorkerSet does it as soon as a container was started again.
     """
     metadata, status = pod.get("metadata") or {}, pod.get("status") or {}
-    maker = next((each for each in metadata.get("ownerReferences") or () if each.get("controller")), None)
+    maker = controller_of(metadata)
     labels = metadata.get("labels") or {}
     if maker is None or metadata.get("deletionTimestamp"):
         return False

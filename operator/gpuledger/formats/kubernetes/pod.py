@@ -30,7 +30,7 @@ from gpuledger.formats.kubernetes.workload import CLUSTER_QUEUE_LABEL, LOCAL_QUE
 from gpuledger.formats.quantity import host_request
 from gpuledger.formats.resource_claims.claims import ClaimObjects
 from gpuledger.model.errors import BadInput
-from gpuledger.model.json_object import CONTAINERS, JsonMapping, all_containers, picked
+from gpuledger.model.json_object import CONTAINERS, JsonMapping, all_containers, controller_of, picked
 from gpuledger.model.node import Counted, OldDevices, PodFacts, UnaccountedPod
 from gpuledger.model.request import MAX_CARDS
 from gpuledger.model.share import DEFAULT_GRACE_S, LONGEST_GRACE_KEPT_S, Pod
@@ -63,9 +63,6 @@ def pod_identity(pod: JsonMapping) -> Pod:
 CHARGED_LENGTH = 128
 """Of the names by which an account is told apart. Those of objects can be twice as long, and are cut."""
 
-REFERENCES_READ = 64
-"""Of a pod's owners; it has one, and a user can write thousands."""
-
 
 def charge_of(pod: JsonMapping) -> Charge:
     """Return to whom the time of a pod's shares is charged: what users write there concerns their own namespace."""
@@ -79,8 +76,7 @@ def charge_of(pod: JsonMapping) -> Charge:
 
 def _maker(metadata: JsonMapping, labels: JsonMapping) -> str:
     """Return the object that has made a pod, Kind/name; empty for a pod by itself."""
-    references = islice(metadata.get("ownerReferences") or (), REFERENCES_READ)
-    maker = next((each for each in references if each.get("controller")), None)
+    maker = controller_of(metadata)
     if maker is None:
         return ""
     kind, name = str(maker.get("kind") or ""), str(maker.get("name") or "")
@@ -215,8 +211,8 @@ def later_version(one: str, other: str) -> str:
 
 def controller_uid(pod: JsonMapping) -> str:
     """Return the UID of the object that has made the pod and replaces it, such as a Job; empty if there is none."""
-    owners = (pod.get("metadata") or {}).get("ownerReferences") or ()
-    return next((str(owner.get("uid") or "") for owner in owners if owner.get("controller")), "")
+    maker = controller_of(pod.get("metadata") or {})
+    return "" if maker is None else str(maker.get("uid") or "")
 
 
 class Made(NamedTuple):
