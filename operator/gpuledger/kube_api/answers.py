@@ -49,6 +49,11 @@ def message_of(answer: Any) -> str:
     return " ".join([message, *filter(None, causes)])
 
 
+def asked_wait_s(retry_after: str | None, longest_s: float) -> float:
+    """Return for how many seconds a header `Retry-After` asks to be left alone, `longest_s` at most; 0: it does not."""
+    return min(longest_s, float(retry_after)) if retry_after and retry_after.isdigit() else 0.0
+
+
 def _is_about_uid(cause: object) -> bool:
     return bool(at(cause, ("field",)) == "metadata.uid")
 

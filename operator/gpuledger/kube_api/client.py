@@ -25,7 +25,7 @@ import orjson
 from kubernetes_asyncio.client import ApiClient, Configuration
 
 from gpuledger import __version__
-from gpuledger.kube_api.answers import kind_of, message_of, read_json_in_turns
+from gpuledger.kube_api.answers import asked_wait_s, kind_of, message_of, read_json_in_turns
 from gpuledger.kube_api.kubeconfig import load
 from gpuledger.model.clock import ServerTime
 from gpuledger.model.errors import AnswerTooLong, ApiError, Unreachable
@@ -320,7 +320,7 @@ def _error(request: str, status: int, answer: bytes, retry_after: str | None) ->
         message = message_of(found)
     except (orjson.JSONDecodeError, KeyError, TypeError):
         message = answer[:300].decode(errors="replace").strip()
-    wait_s = min(LONGEST_WAIT_S, float(retry_after)) if retry_after and retry_after.isdigit() else 0.0
+    wait_s = asked_wait_s(retry_after, LONGEST_WAIT_S)
     return kind_of(status, found)(f"{request}: {status}: {message}", status, wait_s)
 
 

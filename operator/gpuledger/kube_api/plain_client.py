@@ -18,7 +18,7 @@ from urllib.parse import urlencode
 import orjson
 
 from gpuledger import __version__
-from gpuledger.kube_api.answers import kind_of, message_of, read_json
+from gpuledger.kube_api.answers import asked_wait_s, kind_of, message_of, read_json
 from gpuledger.model.errors import ApiError, Unreachable
 from gpuledger.model.json_object import Json
 
@@ -63,17 +63,15 @@ class PlainClient:
 
         An API server that asks for a moment gets it: it reads a kind for the first time since its start, for example.
         """
-        for _ in range(TRIES - 1):
+        for left in reversed(range(TRIES)):
             try:
                 with self._answer("GET", path, None, "", parameters) as response:
                     yield from items_of(iter(lambda: response.read1(PIECE_BYTES), b""))
                     return
             except ApiError as error:
-                if error.status != TOO_MANY_REQUESTS:
+                if error.status != TOO_MANY_REQUESTS or not left:
                     raise
                 time.sleep(error.retry_after_s or 1.0)
-        with self._answer("GET", path, None, "", parameters) as response:
-            yield from items_of(iter(lambda: response.read1(PIECE_BYTES), b""))
 
     @contextlib.contextmanager
     def _answer(
@@ -153,7 +151,7 @@ class _Connection(http.client.HTTPConnection):
 
 
 def _error(status: int, answer: bytes, retry_after: str | None) -> ApiError:
-    wait_s = min(LONGEST_WAIT_S, float(retry_after)) if retry_after and retry_after.isdigit() else 0.0
+    wait_s = asked_wait_s(retry_after, LONGEST_WAIT_S)
     try:
         found = orjson.loads(answer)
         text = f"Error from server ({found['reason']}): {message_of(found)}"

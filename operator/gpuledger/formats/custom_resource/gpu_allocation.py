@@ -64,7 +64,7 @@ Word = Annotated[str, Field(max_length=32)]
 Time = Annotated[str, Field(max_length=32, pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")]
 Line = Annotated[str, Field(max_length=MAX_LINE)]
 AccountWord = Annotated[str, Field(max_length=MAX_ACCOUNT_WORD)]
-Milliseconds = Annotated[int, Field(ge=0, le=10**18, json_schema_extra={"format": "int64"})]
+Sum = Annotated[int, Field(ge=0, le=10**18, json_schema_extra={"format": "int64"})]
 Seconds = Annotated[int, Field(ge=0, le=2**31 - 1, json_schema_extra={"format": "int32"})]
 
 
@@ -280,7 +280,7 @@ class Holder(_WholeShare, _Charged):
     waited_seconds: Seconds | None = Field(
         default=None, description="How long the pod had waited for it then; of a pod on several cards, at one of them."
     )
-    wasted_before: Milliseconds | None = Field(
+    wasted_before: Sum | None = Field(
         default=None, description="What status.wasted was when its time began; absent: 0."
     )
 
@@ -306,7 +306,7 @@ class Ended(_Charged):
         default=None, description="For how long of that nothing computed with it, by its node's agent."
     )
     waited_seconds: Seconds = Field(description="How long the pod had waited for it.")
-    wasted_milliseconds: Milliseconds | None = Field(
+    wasted_milliseconds: Sum | None = Field(
         default=None,
         description="Its part, in time of the card, of what was left of the card meanwhile and of use to nobody.",
     )
@@ -316,7 +316,7 @@ class Wasted(Part):
     """What was left of the card while it had no slot, no memory or no cores left for others."""
 
     until: AwareDatetime = Field(description="Until when it has been added up.")
-    card_milliseconds: Milliseconds = Field(
+    card_milliseconds: Sum = Field(
         description="Time of the card, for a holder that has all of it; of others each has its part. It only grows "
         "as long as anybody holds the card."
     )

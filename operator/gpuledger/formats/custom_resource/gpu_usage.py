@@ -10,7 +10,7 @@ from typing import Annotated, Final
 from pydantic import ConfigDict, Field
 
 from gpuledger.formats.custom_resource.crd import Definition, Rule, definition, objects_as_yaml, structural
-from gpuledger.formats.custom_resource.gpu_allocation import DnsLabel, Part, unique_by
+from gpuledger.formats.custom_resource.gpu_allocation import DnsLabel, Part, Sum, unique_by
 from gpuledger.formats.custom_resource.stored_card import UUID_PATTERN
 from gpuledger.formats.custom_resource.usage import KIND, PLURAL
 from gpuledger.model.json_object import Json
@@ -26,7 +26,6 @@ LINES_PATTERN: Final = r"^day(,[A-Za-z]+)+\n([0-9]{4}-[0-9]{2}-[0-9]{2},[^\n]*(,
 MOST_ENTERED: Final = 65_536
 
 Date = Annotated[str, Field(max_length=10, pattern=r"^\d{4}-\d\d-\d\d$")]
-Sum = Annotated[int, Field(ge=0, le=10**18, json_schema_extra={"format": "int64"})]
 
 
 class UsageSpec(Part):

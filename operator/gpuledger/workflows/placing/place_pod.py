@@ -321,14 +321,10 @@ class PodPlacer(Component):
                 groups.add(seat.key.group)
             else:
                 self._held.pop(seat.key, None)
-                if seat.strength is Strength.WAITING and (waiting := self._waiting.find(seat.key)) is not None:
-                    node_name = seat.placement.node_name
-                    logger.info(
-                        "pod %s was woken, and kube-scheduler has not asked for it since: what was kept for it on node "
-                        "%s is given to others",
-                        waiting.pod,
-                        node_name,
-                    )
+                if seat.strength is Strength.WAITING:  # it was woken, and has not come
+                    if (waiting := self._waiting.find(seat.key)) is not None:
+                        text = "pod %s was woken, and kube-scheduler has not asked for it since: %s is given to others"
+                        logger.info(text, waiting.pod, f"what was kept for it on node {seat.placement.node_name}")
                     self._waiting.forget(seat.key)
         for group in groups:
             logger.info("%s: not all pods have come for whom room was kept, and it is given up", group)
