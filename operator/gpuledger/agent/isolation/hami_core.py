@@ -265,6 +265,7 @@ class HamiCoreLibrary:
                 # Away under another name first: what is half removed must not be taken for a version.
                 self._set_aside(self._versions / name)
             self._remove(DAMAGED)
+            self._remove(UNFINISHED)  # of a process that has ended; a later one may have nothing to install
 
     def _brought(self) -> tuple[Library, bytes]:
         """Return the library in the image, with its content. Raises BadInput if it can't be used, and OSError."""
