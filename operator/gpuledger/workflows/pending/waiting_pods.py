@@ -22,13 +22,14 @@ from uuid import uuid4
 from attrs import define
 
 from gpuledger.formats.annotations import WOKEN_ANNOTATION
-from gpuledger.formats.scheduler import LONGEST_BACK_OFF_S
+from gpuledger.formats.scheduler import LONGEST_BACK_OFF_S, scheduler_words
 from gpuledger.ledger.book import Ledger, NodeChange
 from gpuledger.ledger.quotas import Left, Quotas, is_certain
 from gpuledger.ledger.seats import FOREVER, Seat, Strength
 from gpuledger.model.clock import BoundedMap
 from gpuledger.model.errors import ApiError, Conflict, QuotaExceeded, Unreachable
 from gpuledger.model.gang import QuotaLimit, SeatKey
+from gpuledger.model.json_object import Json
 from gpuledger.model.node import NodeSet, NodeSets
 from gpuledger.model.request import PodRequest, Shape
 from gpuledger.model.share import Placement, Pod, Share
@@ -54,6 +55,8 @@ class WaitingPod:
     node_names: NodeSet | None
     tried_s: float | None = None
     """When kube-scheduler asked for it last, in Unix seconds; None if it has not, since this operator has started."""
+    call: str = ""
+    """The value of the annotation by which it is woken for the room that is kept for it."""
 
     @property
     def created(self) -> str:
@@ -343,17 +346,20 @@ class PodsByShape:
 class PodRequeuer(Component):
     """Has kube-scheduler try pods."""
 
-    async def wake_up(self, pod: Pod) -> None:
-        """Have kube-scheduler try a pod. Raises ApiError."""
-        self._counts.wake_ups.inc()
-        await self._store.annotate_pod(pod, WOKEN_ANNOTATION, uuid4().hex)
+    async def wake_up(self, pod: Pod, call: str = "") -> None:
+        """Have kube-scheduler try a pod; `call` is what its annotation says then, any new one if empty.
 
-    async def keep_waking(self, pod: Pod, as_long_as: Callable[[], bool]) -> bool:
+        Raises ApiError.
+        """
+        self._counts.wake_ups.inc()
+        await self._store.annotate_pod(pod, WOKEN_ANNOTATION, call or uuid4().hex)
+
+    async def keep_waking(self, pod: Pod, as_long_as: Callable[[], bool], call: str = "") -> bool:
         """Have kube-scheduler try a pod, again where the API server does not answer; return whether that was said."""
         attempt = 0
         while as_long_as():
             try:
-                await self.wake_up(pod)
+                await self.wake_up(pod, call)
                 return True
             except (Conflict, Unreachable) as error:
                 await sleep_backoff(attempt, error)
@@ -442,10 +448,21 @@ class WaitingPods(Component):
             self._ledger.seats.take(_seat(waiting, placement))
             self._earmark(waiting)
 
-    def there(self, pod_uid: str) -> bool:
-        """Record that a pod is there and has no node; return whether it was gone: etcd was put back to before that."""
-        was_gone = pod_uid in self._gone
-        self._gone.drop(pod_uid)
+    def observe(self, pod: Json) -> bool:
+        """Observe a pod without a node; return whether it was gone: etcd was put back to before that.
+
+        One that was woken and that kube-scheduler lets go to no node will not come for its room. What rules it out is
+        nothing that room ends, so kube-scheduler asks by itself when that has changed.
+        """
+        uid, annotations = pod["metadata"]["uid"], pod["metadata"].get("annotations") or {}
+        earmark = self._earmarks.get(uid)
+        if earmark is not None and annotations.get(WOKEN_ANNOTATION) == earmark.call and scheduler_words(pod).rules_out:
+            logger.info("pod %s was woken, and kube-scheduler lets it go to no node: others get its room", earmark.pod)
+            self.forget(uid)
+            self._ledger.seats.give_up(uid)
+            self._look_further()
+        was_gone = uid in self._gone
+        self._gone.drop(uid)
         return was_gone
 
     def gone(self, pod_uid: str) -> None:
@@ -544,7 +561,8 @@ class WaitingPods(Component):
     def _earmark(self, waiting: WaitingPod) -> None:
         self._remove(waiting.pod.uid)
         self.changes += 1
-        earmark = self._earmarks[waiting.pod.uid] = replace(waiting)  # it may lose this room, and get some once more
+        # It may lose this room, and get some once more.
+        earmark = self._earmarks[waiting.pod.uid] = replace(waiting, call=uuid4().hex)
         self._tasks.after(GRACE_S, self._call, earmark)
 
     def _call(self, waiting: WaitingPod) -> None:
@@ -561,7 +579,7 @@ class WaitingPods(Component):
         def waits() -> bool:
             return self._earmarks.get(uid) is waiting
 
-        is_woken = await self.requeuer.keep_waking(waiting.pod, lambda: waits() and self._is_active())
+        is_woken = await self.requeuer.keep_waking(waiting.pod, lambda: waits() and self._is_active(), waiting.call)
         if waits() and is_woken:
             seats.strengthen(uid, Strength.WAITING, self._clock.now_s() + EARMARK_S)
             self._look_further()  # when the next seat expires

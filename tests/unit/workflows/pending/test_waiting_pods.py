@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Container, Mapping
+from copy import deepcopy
 from itertools import pairwise
 from typing import Any
 
@@ -365,6 +366,37 @@ async def test_who_was_called_and_does_not_come_loses_the_room_and_is_not_called
     await free(parts, THIRD)
     await asyncio.sleep(1.1 * GRACE_S)
     assert called(api) == ["a", "b", "a"]
+
+
+UNTOLERATED = "0/2 nodes are available: 2 node(s) had untolerated taint {team: blue}. preemption: not helpful."
+TOO_SMALL = "0/2 nodes are available: 2 Insufficient cpu. preemption: 0/2 nodes are available: 2 No victims."
+
+
+@pytest.mark.parametrize(
+    ("message", "call", "has_room"),
+    [
+        (UNTOLERATED, "", "b"),
+        (TOO_SMALL, "", "a"),  # whoever leaves may still have to end: kube-scheduler sees it later than the operator
+        (UNTOLERATED, "before", "a"),  # said before this call
+    ],
+)
+async def test_room_of_a_woken_pod_that_may_go_to_no_node_is_free_at_once(
+    api: ApiServer, parts: OperatorParts, message: str, call: str, has_room: str
+) -> None:
+    wait_for_room(parts, "a")
+    wait_for_room(parts, "b")
+    await free(parts, CARD)
+    await asyncio.sleep(1.1 * GRACE_S)
+    assert (called(api), kept(parts)) == (["a"], ["a"])
+    pod = deepcopy(api.pods["default", "a"])
+    pod["status"]["conditions"] = [
+        {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+    ]
+    if call:
+        pod["metadata"]["annotations"][WOKEN_ANNOTATION] = call
+    parts.observer.pending_pod(pod, gone=False)
+    await settle()
+    assert kept(parts) == [has_room]
 
 
 async def test_a_pod_whose_question_comes_to_no_answer_waits_as_before_and_gets_room_again(
