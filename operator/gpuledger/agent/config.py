@@ -115,6 +115,7 @@ def agent_config(settings: Settings, node_name: str, kubelet_directory: Path, ow
     isolation = Isolation.NONE if mode == Isolation.MIG else None if mode == AUTO else Isolation(mode)
     if isolation is None and (settings.delivery != "cdi" or settings.devices_file):
         mode = isolation = Isolation.NONE  # all that fits such a node: no hooks there, or no driver of NVIDIA's
+    log_level = settings.hami_core_log_level if config.log_level is None else config.log_level
     return AgentConfig(
         node_name=node_name,
         resources={vendor: served_counts(settings, dialects, vendor) for vendor in vendors},
@@ -131,7 +132,7 @@ def agent_config(settings: Settings, node_name: str, kubelet_directory: Path, ow
         hami_core=HamiCore(
             core_policy=settings.hami_core_policy,
             oversubscribed=config.memory_scaling > 1,
-            log_level="" if settings.hami_core_log_level < 0 else str(settings.hami_core_log_level),
+            log_level="" if log_level < 0 else str(log_level),
         ),
         mps_directory=settings.mps_directory,
         reserved_memory=settings.reserved_memory,

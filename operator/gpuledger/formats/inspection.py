@@ -347,6 +347,7 @@ def _node_config(config: NodeConfig) -> Json:
         "mode": config.mode or None,
         "hiddenUUIDs": sorted(config.hidden_uuids),
         "hiddenIndexes": sorted(config.hidden_indexes),
+        "logLevel": config.log_level,
     }
 
 

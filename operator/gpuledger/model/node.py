@@ -33,6 +33,8 @@ class NodeConfig:
     mode: str = ""
     hidden_uuids: frozenset[str] = frozenset()
     hidden_indexes: frozenset[int] = frozenset()
+    log_level: int | None = None
+    """How much HAMi-core logs in containers, from 0 to 4; None: as everywhere."""
 
     def offered(self, cards: Iterable[Card]) -> tuple[Card, ...]:
         """Return a node's own cards as it offers them, rounded down. Not for a register, which is scaled already."""

@@ -322,6 +322,7 @@ def _read(content: Any, where: str) -> tuple[VendorRow, ...]:
 Scaling = Annotated[float, Field(gt=0, le=100)]
 Mib = Annotated[int, Field(ge=0, le=MAX_MEMORY_MIB)]
 Factor = Annotated[int, Field(ge=1, le=MAX_MEMORY_MIB)]
+LogLevel = Annotated[int, Field(ge=0, le=4)]
 
 
 def _key(name: str, default: Any) -> Any:
@@ -329,7 +330,8 @@ def _key(name: str, default: Any) -> Any:
     return Field(default, alias=name)
 
 
-_OF_NODES = frozenset(each.name for each in fields(NodeConfig))
+_NO_SETTINGS = {each.name for each in fields(NodeConfig)} | {"disables_core_limit", "core_policy", "log_level"}
+"""Fields whose names are not those of settings."""
 
 
 class _Nvidia(BaseModel):
@@ -343,6 +345,9 @@ class _Nvidia(BaseModel):
     split_count: Annotated[int, Field(ge=1, le=MAX_SLOTS)] = _key("deviceSplitCount", 10)
     memory_scaling: Scaling = _key("deviceMemoryScaling", 1.0)
     core_scaling: Scaling = _key("deviceCoreScaling", 1.0)
+    disables_core_limit: bool = _key("disableCoreLimit", False)
+    core_policy: Literal["", "default", "force", "disable"] = _key("gpuCorePolicy", "")
+    log_level: LogLevel | None = _key("libCudaLogLevel", None)
 
     def of_nodes(self) -> NodeConfig:
         """Return the settings for the cards of every node."""
@@ -350,8 +355,17 @@ class _Nvidia(BaseModel):
 
     def settings(self) -> dict[str, object]:
         """Return our settings that say the same."""
-        others = {name: getattr(self, name) for name in type(self).model_fields if name not in _OF_NODES}
-        return {**others, "slots_per_card": self.split_count, "memory_scaling": self.memory_scaling}
+        others = {name: getattr(self, name) for name in type(self).model_fields if name not in _NO_SETTINGS}
+        own = {"slots_per_card": self.split_count, "memory_scaling": self.memory_scaling}
+        return {**others, **own, **self._of_the_library()}
+
+    def _of_the_library(self) -> dict[str, object]:
+        """Return what is said of HAMi-core. There, the policy is a container's variable, which goes before a switch."""
+        found: dict[str, object] = {} if self.log_level is None else {"hami_core_log_level": self.log_level}
+        policy = self.core_policy
+        if self.disables_core_limit and policy in ("", "default"):
+            policy = "disable"
+        return {**found, "hami_core_policy": policy} if policy else found
 
 
 class _Hami(_Nvidia):
@@ -377,9 +391,6 @@ NOT_SUPPORTED = {
     "overwriteEnv": "environment variables of containers without GPUs are left alone",
     "preConfiguredDeviceMemory": "set unified_memory_mib for cards without memory of their own",
     "enableNumaTopology": "cards of one NUMA node are chosen for pods that ask for it by annotation",
-    "libCudaLogLevel": "set LIBCUDA_LOG_LEVEL in the container",
-    "disableCoreLimit": "it is for the library in the container, which is not ours",
-    "gpuCorePolicy": "it is for the library in the container, which is not ours",
     "runtimeClassName": "set it in the pod",
     "migProfileAllowlist": "MIG devices are not made here: cut the cards beforehand",
     "knownMigGeometries": "MIG devices are not made here: cut the cards beforehand",
@@ -408,6 +419,7 @@ class _NodeEntry(BaseModel):
     devicecorescaling: Annotated[float, Field(ge=0, le=100)] = 0.0
     devicesplitcount: Annotated[int, Field(ge=0, le=MAX_SLOTS)] = 0
     filterdevices: _FilterDevices | None = None
+    libcudaloglevel: LogLevel | None = None
 
     def over(self, everywhere: NodeConfig) -> NodeConfig:
         """Return the node's configuration."""
@@ -419,6 +431,7 @@ class _NodeEntry(BaseModel):
             mode=self.operatingmode,
             hidden_uuids=frozenset(hidden.uuid),
             hidden_indexes=frozenset(hidden.index),
+            log_level=self.libcudaloglevel,
         )
 
 

@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from builders import a_card, cards_of
+from gpuledger.configuration.settings import Settings
 from gpuledger.formats.dialects.vendors import NOT_SUPPORTED, device_config, node_configs
 from gpuledger.model.errors import BadInput
 from gpuledger.model.node import NodeConfig
@@ -71,6 +72,31 @@ def test_hamis_names_and_factor_go_into_our_settings() -> None:
     assert (found["default_cores"], found["default_memory_mib"]) == (30, 500)
 
 
+@pytest.mark.parametrize(
+    ("text", "settings"),
+    [
+        ("{disableCoreLimit: true}", {"hami_core_policy": "disable"}),
+        ("{disableCoreLimit: false}", {}),
+        ("{disableCoreLimit: true, gpuCorePolicy: default}", {"hami_core_policy": "disable"}),
+        (
+            "{disableCoreLimit: true, gpuCorePolicy: force}",
+            {"hami_core_policy": "force"},
+        ),  # a container's variable wins
+        ("{gpuCorePolicy: force}", {"hami_core_policy": "force"}),
+        ("{gpuCorePolicy: ''}", {}),
+        ("{libCudaLogLevel: 0}", {"hami_core_log_level": 0}),
+    ],
+)
+@pytest.mark.parametrize("system", ["hami", "volcano"])
+def test_what_is_said_of_the_library_in_containers_goes_into_our_settings(
+    system: str, text: str, settings: dict[str, object]
+) -> None:
+    found = device_config(f"nvidia: {text}", system, "file")
+    assert {name: value for name, value in found.settings.items() if name.startswith("hami_core")} == settings
+    assert found.not_supported == ()
+    Settings().changed(found.settings)
+
+
 @pytest.mark.parametrize("key", sorted(NOT_SUPPORTED))
 def test_a_key_without_effect_is_named_with_what_to_know_instead(key: str) -> None:
     (sentence,) = device_config(f"nvidia: {{{key}: x}}", "hami", "file").not_supported
@@ -108,7 +134,7 @@ def test_what_can_not_be_used_is_refused_with_its_place(text: str, sentence: str
 
 NODES = """{"nodeconfig": [
   {"name": "a", "operatingmode": "mig", "devicesplitcount": 7, "migstrategy": "none",
-   "filterdevices": {"uuid": ["GPU-x"], "index": [0]}},
+   "filterdevices": {"uuid": ["GPU-x"], "index": [0]}, "libcudaloglevel": 0},
   {"name": "b", "devicememoryscaling": 1.8, "devicecorescaling": 2}
 ]}"""
 
@@ -116,7 +142,7 @@ NODES = """{"nodeconfig": [
 @pytest.mark.parametrize("text", [NODES, config_map("config.json", NODES)])
 def test_a_nodes_overrides_go_before_what_holds_everywhere(text: str) -> None:
     found, ignored = node_configs(text, NodeConfig(split_count=4), "file")
-    assert found.of("a") == NodeConfig(7, 1.0, 1.0, "mig", frozenset({"GPU-x"}), frozenset({0}))
+    assert found.of("a") == NodeConfig(7, 1.0, 1.0, "mig", frozenset({"GPU-x"}), frozenset({0}), 0)
     assert found.of("b") == NodeConfig(4, 1.8, 2.0)
     assert found.of("c") == NodeConfig(split_count=4)
     assert ignored == ("nodeconfig a, migstrategy: not supported",)
