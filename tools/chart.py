@@ -104,6 +104,7 @@ STAND_INS: Final = {
 IN_FILES: Final = Settings(
     sum_models=("<sum_models>=1",),
     queue_words=True,
+    overwrite_env=True,
     admission_namespaces="labelled",
     **STAND_INS,  # type: ignore[arg-type]
 )
@@ -210,7 +211,9 @@ def in_policies(name: str) -> bool:
     if name in READ_ELSEWHERE:
         return True
     nodes = {"node_templates": other_value("node_templates")}
-    every = Settings(sum_models=("T4=15360",), queue_words=True).changed(nodes)  # with all policies there are
+    every = Settings(sum_models=("T4=15360",), queue_words=True, overwrite_env=True).changed(
+        nodes
+    )  # with all policies there are
     try:
         return any(
             _policies(each.changed({name: other_value(name)})) != _policies(each)

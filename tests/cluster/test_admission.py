@@ -11,6 +11,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +44,13 @@ from fakes.admission_cases import (
     FOREIGN,
     HAMI_TOLD,
     HYGON_COUNT,
+    PAST_THE_LEDGER,
     REFUSED,
     SHARED,
     VOLCANO_COUNT,
     VOLCANO_MEMORY,
     VOLCANO_TOLD,
+    WITHIN_THE_LEDGER,
 )
 from fakes.objects import DIALECTS
 from gpuledger.configuration.dialects import OWN_ANNOTATIONS, policies
@@ -68,6 +71,8 @@ LABEL = "gpuledger.dev/managed"
 QUOTAS = "/api/v1/namespaces/default/resourcequotas"
 KINDS = frozenset(("validating", "mutating"))
 EXAMPLES = sorted((REPOSITORY / "examples").glob("*.yaml"))
+RESEARCH = "research"
+"""A namespace that opts in."""
 FORGED = json.dumps({"main": [{"uuid": "GPU-0", "memoryMiB": 1, "cores": 1}]})
 
 
@@ -78,8 +83,12 @@ def cluster() -> Iterator[Cluster]:
         installation = Installation(plane, {**NO_KUBELET, **NOTHING_RUNS})
         installation.start()
         apply_policies(plane, Settings(hide_from_autoscalers=False))  # of which test_hiding.py is
-        for name in ("ignored", "claims-not"):
+        for name in ("ignored", "claims-not", RESEARCH):
             plane.kubectl("create", "namespace", name)
+        plane.kubectl("label", "namespace", RESEARCH, "gpuledger.dev/admission=true")
+        for name in ("nvidia", "nvidia-cdi", "gvisor"):
+            running_class = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": name}}
+            plane.kubectl("apply", "-f", "-", stdin=json.dumps({**running_class, "handler": "any"}))
         plane.kubectl("label", "namespace", "ignored", "gpuledger.dev/ignore=true")
         plane.kubectl("label", "namespace", "claims-not", "gpuledger.dev/ignore=false")
         running = Cluster(plane, installation)
@@ -99,6 +108,7 @@ def wait_until_in_force(cluster: Cluster) -> None:
         lambda: create(user, pod("p", {COUNT: 1}, schedulerName="nobody")),
         lambda: create(user, pod("p", {}, annotations={DEVICES: FORGED})),
         lambda: create(user, pod("p", {}, annotations={HAMI_TOLD: ""})),
+        lambda: create(user, of_spec(PAST_THE_LEDGER["all cards"][0]), RESEARCH),
         lambda: change(ours, f"{PODS}/probe", {"metadata": {"labels": {"a": "b"}}}),
         lambda: change(ours, f"{QUOTAS}/probe", {"metadata": {"labels": {"a": "b"}}}),
         lambda: change(agent, f"{NODES}/probe", {"metadata": {"labels": {"a": "b"}}}),
@@ -113,6 +123,10 @@ def wait_until_in_force(cluster: Cluster) -> None:
     cluster.request("DELETE", f"{QUOTAS}/probe")
     for connection in (user, ours, agent):
         connection.close()
+
+
+def of_spec(spec: Json) -> Json:
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "any"}, "spec": deepcopy(spec)}
 
 
 def labels_of(stored: Json) -> Json:
@@ -372,6 +386,40 @@ def test_pods_of_an_exempt_namespace_are_left_to_other_schedulers(user: Connecti
 @needs_filling_in
 def test_a_namespace_is_ignored_only_if_its_label_says_true(user: Connection) -> None:
     assert create(user, bare({COUNT: 1}), "claims-not")["spec"]["schedulerName"] == "gpuledger"
+
+
+# Ways to cards that the ledger did not give.
+
+
+@pytest.mark.parametrize("way", PAST_THE_LEDGER)
+def test_a_pod_that_reaches_cards_without_a_share_is_refused_where_users_are(user: Connection, way: str) -> None:
+    spec, sentence = PAST_THE_LEDGER[way]
+    with pytest.raises(
+        RequestFailed, match=rf"ValidatingAdmissionPolicy 'gpuledger-card-access'.*{re.escape(sentence)}"
+    ):
+        create(user, of_spec(spec), RESEARCH)
+    create(user, of_spec(spec), "default")
+
+
+@pytest.mark.parametrize("case", WITHIN_THE_LEDGER)
+def test_a_pod_that_reaches_no_cards_but_those_of_its_share_is_created(user: Connection, case: str) -> None:
+    create(user, of_spec(WITHIN_THE_LEDGER[case]), RESEARCH)
+
+
+def test_a_container_that_is_added_to_a_pod_reaches_no_card_either(cluster: Cluster, user: Connection) -> None:
+    path = f"/api/v1/namespaces/{RESEARCH}/pods"
+    user.request("POST", path, of_spec({**WITHIN_THE_LEDGER["no cards"], "schedulerName": "nobody"}))
+    for variables, is_let in (([], True), ([{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}], False)):
+        added = {"name": "debug", "image": "i", "env": variables}
+        patch = {"spec": {"ephemeralContainers": [added]}}
+        if is_let:
+            change(user, f"{path}/any/ephemeralcontainers", patch)
+            continue
+        with pytest.raises(
+            RequestFailed, match=r"'gpuledger-card-access'.*container debug sets NVIDIA_VISIBLE_DEVICES"
+        ):
+            change(user, f"{path}/any/ephemeralcontainers", patch)
+    cluster.request("DELETE", f"{path}/any?gracePeriodSeconds=0")
 
 
 # Who may write annotations.

@@ -427,6 +427,12 @@ def somebody_elses_pod(clinic: Clinic) -> AbstractContextManager[None]:
     return created(clinic, namespace, body)
 
 
+def taker_of_all(clinic: Clinic) -> AbstractContextManager[None]:
+    body = pod("taker", {}, schedulerName="default-scheduler", nodeName=clinic.node)
+    body["spec"]["containers"][0]["env"] = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
+    return created(clinic, PODS, body)
+
+
 @contextmanager
 def nobodys_pod(clinic: Clinic) -> Iterator[None]:
     namespace = "/api/v1/namespaces/kube-system/pods"  # where the policies look at nobody
@@ -497,6 +503,7 @@ FAULTS: dict[str, tuple[Plant, set[str], str]] = {
     "topology without scores": (topology_without_scores, {"no-scores", "settings-differ", "over-hami-permission"}, ""),
     "a scheduler that does not run": (nobodys_pod, {"pods-unserved"}, "kube-system/nobodys"),
     "another scheduler's pod": (somebody_elses_pod, {"foreign-pods"}, "kube-system/by-hand"),
+    "a pod that takes all cards": (taker_of_all, {"card-access"}, "default/taker (container main sets NVIDIA_VISIBLE"),
     "Karpenter sees a pod": (karpenter_beside_a_whole_card, {"autoscaler-sees-pods"}, "admission is off in default"),
     "a node's clock is fast": (fast_clock, {"clock-skew-node"}, "ahead of"),
 }
@@ -507,7 +514,7 @@ FAULTS: dict[str, tuple[Plant, set[str], str]] = {
 def test_nothing_is_found_on_a_healthy_cluster(clinic: Clinic) -> None:
     assert clinic.findings(status=0) == {}
     out, err = clinic.run(status=0)
-    assert (out.splitlines()[-1], err) == ("37 checks, nothing found.", "")
+    assert (out.splitlines()[-1], err) == ("38 checks, nothing found.", "")
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -523,7 +530,7 @@ def test_a_planted_fault_is_found_and_nothing_else(clinic: Clinic, fault: str) -
 def test_an_error_ends_with_one_and_a_warning_with_zero(clinic: Clinic) -> None:
     with agent_not_ready(clinic), gpus_of_nobody(clinic):
         printed, _ = clinic.run(status=1)
-    assert "37 checks: 1 error, 1 warning." in printed
+    assert "38 checks: 1 error, 1 warning." in printed
     with gpus_of_nobody(clinic):
         assert clinic.findings(status=0).keys() == {"node-not-shared"}
 

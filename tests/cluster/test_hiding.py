@@ -20,6 +20,7 @@ from cluster.dry_runs import as_user, bare, create
 from cluster.kubernetes import FILLS_IN, MINOR
 from control_plane import ControlPlane, free_port
 from effort import seeds_for, times
+from fakes.admission_cases import PAST_THE_LEDGER, WITHIN_THE_LEDGER
 from fakes.sum_cases import random_pod
 from gpuledger.configuration.dialects import admission_rules
 from gpuledger.configuration.settings import Settings
@@ -33,7 +34,7 @@ Json = dict[str, Any]
 
 pytestmark = pytest.mark.promise("autoscalers")
 
-RULES = admission_rules(Settings())
+RULES = admission_rules(Settings(overwrite_env=True))
 PODS_AT_RANDOM = times(60, 2000)
 DAEMON_SET = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "probe", "uid": "1", "controller": True}
 SCHEDULERS = ("", "gpuledger", "another")
@@ -55,7 +56,7 @@ def hiding(request: pytest.FixtureRequest) -> Iterator[Hiding]:
     with ControlPlane.run() as plane:
         certificate, key = map(str, plane.serving_files)
         port = free_port()
-        settings: Json = {**NO_KUBELET}
+        settings: Json = {**NO_KUBELET, "overwrite_env": True}
         if request.param == "webhook":
             settings |= {"webhook_host": "127.0.0.1", "webhook_port": port}
             settings |= {"webhook_cert_file": certificate, "webhook_key_file": key}
@@ -112,6 +113,21 @@ def test_a_container_without_any_resources_can_carry_it(hiding: Hiding) -> None:
 def test_what_a_user_wrote_there_is_overwritten(hiding: Hiding) -> None:
     for written in (0, 5):
         assert amounts(create(hiding.user, bare({COUNT: 1, HIDING: written}))) == ["1"]
+
+
+@pytest.mark.parametrize("spec", [*(spec for spec, _ in PAST_THE_LEDGER.values()), *WITHIN_THE_LEDGER.values()])
+def test_containers_without_cards_get_a_variable_by_which_nvidias_runtime_gives_them_none(
+    hiding: Hiding, spec: Json
+) -> None:
+    """Whatever they say themselves; the policy says in CEL what card_access.py says in Python."""
+    body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "any"}, "spec": {**spec, "runtimeClassName": None}}
+    found = create(hiding.user, deepcopy(body))["spec"]
+    wanted = filled_in(body, RULES)["spec"]
+    for field in ("containers", "initContainers"):
+        for one, other in zip(found.get(field, ()), wanted.get(field, ()), strict=True):
+            assert one.get("env", []) == other.get("env", [])
+            values = [each.get("value") for each in one.get("env", []) if each["name"] == "NVIDIA_VISIBLE_DEVICES"]
+            assert one["resources"].get("limits") or values in (["void"], ["none"])
 
 
 def test_hidden_pods_are_bound_though_no_node_has_such_a_resource(hiding: Hiding) -> None:

@@ -97,3 +97,93 @@ FOREIGN = (
     "volcano.sh/gpu-index",
 )
 """Annotations by which schedulers steer device plugins."""
+
+
+# Pods that reach cards without a share.
+
+VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+
+
+def _with_main(limits: Json | None = None, /, **fields: Any) -> Json:
+    main = {"name": "main", "image": "i", **({"resources": {"limits": limits}} if limits else {}), **fields}
+    return {"containers": [main]}
+
+
+def _sets(value: str | None, name: str = VISIBLE) -> Json:
+    return _with_main(
+        env=[{"name": "A", "value": "all"}, {"name": name, **({} if value is None else {"value": value})}]
+    )
+
+
+def _brings(path: str) -> Json:
+    return _with_main() | {"volumes": [{"name": "logs", "hostPath": {"path": path}}]}
+
+
+def _mounts(path: str) -> Json:
+    return _with_main(volumeMounts=[{"name": "a", "mountPath": path}]) | {"volumes": [{"name": "a", "emptyDir": {}}]}
+
+
+_OTHER = {"fieldRef": {"fieldPath": "metadata.name"}}
+
+PAST_THE_LEDGER: dict[str, tuple[Json, str]] = {
+    "all cards": (_sets("all"), f"container main sets {VISIBLE}, by which it gets cards"),
+    "one card": (_sets("GPU-1"), f"container main sets {VISIBLE}, by which"),
+    "as another variable says": (_sets("$(A)"), f"container main sets {VISIBLE}, by which"),
+    "as a field says": (_with_main(env=[{"name": VISIBLE, "valueFrom": _OTHER}]), f"container main sets {VISIBLE}"),
+    "over its share": (
+        _with_main({COUNT: "1", MEMORY: "100"}, env=[{"name": VISIBLE, "value": "all"}]),
+        f"container main sets {VISIBLE}, by which",
+    ),
+    "another vendor's": (_sets("0", "ASCEND_VISIBLE_DEVICES"), "container main sets ASCEND_VISIBLE_DEVICES, by which"),
+    "in an init container": (
+        _with_main() | {"initContainers": [{"name": "early", "image": "i", "env": [{"name": VISIBLE, "value": "0"}]}]},
+        f"container early sets {VISIBLE}, by which",
+    ),
+    "by a mount": (
+        _mounts("/var/run//nvidia-container-devices/all"),
+        "container main names cards by its mount /var/run//nvidia-container-devices/all",
+    ),
+    "privileged": (_with_main(securityContext={"privileged": True}), "container main is privileged, and reaches all"),
+    "a device of the node": (
+        _brings("/dev/nvidia0"),
+        "volume logs brings devices of the node by hostPath, /dev/nvidia0",
+    ),
+    "a path in other words": (
+        _brings("//dev/./nvidiactl"),
+        "volume logs brings devices of the node by hostPath, //dev",
+    ),
+    "all devices": (_brings("/dev/"), "volume logs brings devices of the node by hostPath, /dev/;"),
+    "all of the node": (_brings("/"), "volume logs brings devices of the node by hostPath, /;"),
+    "a runtime class": (
+        _with_main() | {"runtimeClassName": "nvidia"},
+        "container main asks for no cards, and the runtime class of its pod gives it all that its image names",
+    ),
+    "a container beside one with a share": (
+        {
+            "containers": [
+                {"name": "main", "image": "i", "resources": {"limits": {COUNT: "1"}}},
+                {"name": "beside", "image": "i"},
+            ],
+            "runtimeClassName": "nvidia-cdi",
+        },
+        "container beside asks for no cards, and the runtime class",
+    ),
+}
+"""What is tried -> the pod's spec, and how the refusal begins."""
+
+WITHIN_THE_LEDGER: dict[str, Json] = {
+    "no cards": _with_main(),
+    "a share": _with_main({COUNT: "1", MEMORY: "100"}),
+    "a share under a runtime class": _with_main({COUNT: "1"}) | {"runtimeClassName": "nvidia"},
+    "none": _sets("none"),
+    "void": _sets("void"),
+    "an empty variable": _sets(""),
+    "a variable without a value": _sets(None),
+    "void under a runtime class": _sets("void") | {"runtimeClassName": "nvidia"},
+    "another runtime class": _with_main() | {"runtimeClassName": "gvisor"},
+    "another variable": _sets("all", "VISIBLE_DEVICES"),
+    "another mount": _mounts("/var/run/nvidia-container-devices-not"),
+    "not privileged": _with_main(securityContext={"privileged": False}),
+    "a directory of the node": _brings("/var/log"),
+    "another device": _brings("/dev/fuse"),
+}

@@ -58,6 +58,8 @@
 {{- if ne (include "gpuledger.setting" (list $root "admission_namespaces")) "labelled" -}}
   {{- $text = regexReplaceAll "\n *- key: gpuledger.dev/admission\n *operator: In\n *values:\n *- 'true'" $text "" -}}
 {{- end -}}
+{{- $action := get (dict "warn" "Warn" "record" "Audit") (include "gpuledger.setting" (list $root "card_access")) | default "Deny" -}}
+{{- $text = replace "policyName: gpuledger-card-access\n  validationActions:\n  - Deny" (printf "policyName: gpuledger-card-access\n  validationActions:\n  - %s" $action) $text -}}
 {{- include "gpuledger.labelled" (list $root $text) -}}
 {{- end -}}
 
@@ -65,8 +67,8 @@
 {{- define "gpuledger.wanted" -}}
 {{- $settings := (index . 0).Values.settings -}}
 {{- $hiding := eq "true" (include "gpuledger.setting" (list (index . 0) "hide_from_autoscalers")) -}}
-{{- $condition := get (dict "sums" $settings.sum_models "queues" $settings.queue_words "hiding" $hiding) (trimPrefix "gpuledger-" (index . 1)) -}}
-{{- if or $condition (not (has (index . 1) (list "gpuledger-sums" "gpuledger-queues" "gpuledger-hiding"))) -}}true{{- end -}}
+{{- $condition := get (dict "sums" $settings.sum_models "queues" $settings.queue_words "hiding" $hiding "env" $settings.overwrite_env) (trimPrefix "gpuledger-" (index . 1)) -}}
+{{- if or $condition (not (has (index . 1) (list "gpuledger-sums" "gpuledger-queues" "gpuledger-hiding" "gpuledger-env"))) -}}true{{- end -}}
 {{- end -}}
 
 {{/* The mutation that lets pods tolerate the setting node_taint, key=value:effect. */}}

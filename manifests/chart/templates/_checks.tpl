@@ -64,7 +64,7 @@
 {{- $root := . -}}
 {{- $settings := .Values.settings -}}
 {{- $names := include "gpuledger.names" . | fromYamlArray -}}
-{{- $fillable := concat $names (list "scheduler_name" "extra_scheduler_names" "node_taint" "volcano_capacity" "kueue" "sum_models" "sum_by" "queue_words" "hide_from_autoscalers" "admission_namespaces") -}}
+{{- $fillable := concat $names (list "scheduler_name" "extra_scheduler_names" "node_taint" "volcano_capacity" "kueue" "sum_models" "sum_by" "queue_words" "hide_from_autoscalers" "admission_namespaces" "card_access" "overwrite_env") -}}
 {{- $problems := list -}}
 {{- range include "gpuledger.options" . | fromYamlArray -}}
   {{- $differs := and (hasKey $settings .name) (ne (get $settings .name | toJson) (toJson .default)) -}}

@@ -115,12 +115,26 @@ def policy_objects(settings: Settings, kinds: frozenset[str] = EVERY_KIND) -> li
     if "validating" in kinds:
         all_drivers = bool(settings.all_drivers_scheduler_name)
         found += validating_policies(
-            dialects, names, OWN_ANNOTATIONS, kueue=settings.kueue, all_drivers=all_drivers, scope=scope
+            dialects,
+            names,
+            OWN_ANNOTATIONS,
+            kueue=settings.kueue,
+            all_drivers=all_drivers,
+            scope=scope,
+            card_access_is=settings.card_access,
         )
     if "mutating" in kinds:
         models = card_models(settings)
-        hiding = settings.hide_from_autoscalers
-        found += mutating_policies(dialects, names, settings.node_taint, models, settings.queue_words, hiding, scope)
+        found += mutating_policies(
+            dialects,
+            names,
+            settings.node_taint,
+            models,
+            settings.queue_words,
+            settings.hide_from_autoscalers,
+            scope,
+            overwriting=settings.overwrite_env,
+        )
     if "agents" in kinds:
         shown = (settings.volcano_memory, settings.volcano_cores) if settings.volcano_capacity else ()
         found += agent_policies([name for name in shown if name])
@@ -140,7 +154,8 @@ def webhook_objects(settings: Settings, kinds: frozenset[str], address: WebhookA
         found.append(validating_webhooks(dialects, address, scope))
     if "mutating" in kinds:
         queues, hiding = queue_words_for(settings), settings.scheduler_names if settings.hide_from_autoscalers else ()
-        found.append(mutating_webhooks(dialects, address, bool(settings.sum_models), queues, hiding, scope))
+        with_sums, overwriting = bool(settings.sum_models), settings.overwrite_env
+        found.append(mutating_webhooks(dialects, address, with_sums, queues, hiding, scope, overwriting=overwriting))
     return found
 
 
@@ -166,6 +181,7 @@ def admission_rules(settings: Settings) -> AdmissionRules:
         card_models(settings),
         settings.queue_words,
         settings.hide_from_autoscalers,
+        settings.overwrite_env,
     )
 
 

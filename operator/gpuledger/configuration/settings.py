@@ -133,6 +133,15 @@ class Settings:
         "or those labelled gpuledger.dev/admission=true.",
         choices=("all", "labelled"),
     )
+    card_access: str = option(
+        "refuse",
+        "What admission does, in namespaces labelled gpuledger.dev/admission=true, with pods that reach cards without "
+        "a share (NVIDIA_VISIBLE_DEVICES, privileged, devices by hostPath): refuse, warn, or record in the audit log.",
+        choices=("refuse", "warn", "record"),
+    )
+    overwrite_env: bool = option(
+        False, "Whether containers without cards get NVIDIA_VISIBLE_DEVICES=void by admission; HAMi's overwriteEnv."
+    )
 
     resource_count: str = option("nvidia.com/gpu", "Resource: how many different cards a container gets.")
     resource_memory: str = option("nvidia.com/gpumem", "Resource: memory of each card, in MiB.")

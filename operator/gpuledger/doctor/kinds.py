@@ -384,6 +384,14 @@ class FindingKind(StrEnum):
         "`schedulerName: SCHEDULER`",
     )
 
+    CARD_ACCESS = (
+        "card-access",
+        W,
+        "Pods reach cards of our nodes without a share: the ledger does not count what they use.",
+        "Have their owners ask for shares in limits. Where a namespace has the label gpuledger.dev/admission=true, "
+        "such pods are refused: docs/admission.md",
+    )
+
     # Autoscalers.
     KEEP_NODES_PERMISSION = (
         "keep-nodes-permission",

@@ -24,7 +24,11 @@ from gpuledger.doctor.facts import (
     why_not_ready,
 )
 from gpuledger.doctor.kinds import Finding, FindingKind
+from gpuledger.formats.admission.autoscalers import is_of_daemon_set
+from gpuledger.formats.admission.policies import ADMISSION_LABEL, EXEMPT_NAMESPACES
 from gpuledger.formats.dialects.vocabulary import KNOWN_COUNTS
+from gpuledger.formats.kubernetes.card_access import ways_past_the_ledger
+from gpuledger.formats.kubernetes.kept_node import TRUE
 from gpuledger.formats.kubernetes.node import (
     AGENT_LABEL,
     NVIDIA,
@@ -370,6 +374,27 @@ def check_foreign_pods(facts: Facts) -> Iterator[Finding]:
     for node, pods in sorted(found.items()):
         text = f"pods that are not in the ledger request its cards: {some_of(pods)}"
         yield Finding.of(FindingKind.FOREIGN_PODS, f"node {node}", text, NODE=node)
+
+
+def check_card_access(facts: Facts) -> Iterator[Finding]:
+    """Yield our nodes with pods that reach cards without a share.
+
+    Programs of the cluster itself do, too, as the node agent does: pods of DaemonSets count where a namespace has opted
+    in, and those of the namespaces that must start whatever happens never.
+    """
+    release = known(facts.release)
+    labels = {name_of(each): labels_of(each) for each in known(facts.namespaces)}
+    ours = {name_of(node) for node in known(facts.nodes) if node_facts(node, release.dialects).registers}
+    found: dict[str, list[str]] = {}  # node -> pods, each with its first way
+    for pod in known(facts.pods):
+        namespace, node = pod["metadata"]["namespace"], bound_node(pod)
+        opts_in = labels.get(namespace, {}).get(ADMISSION_LABEL) == TRUE
+        is_the_clusters = namespace in EXEMPT_NAMESPACES or (is_of_daemon_set(pod) and not opts_in)
+        if node in ours and not is_the_clusters and (ways := ways_past_the_ledger(pod, release.dialects)):
+            found.setdefault(node, []).append(f"{namespace}/{name_of(pod)} ({ways[0].text.partition(';')[0]})")
+    for node, pods in sorted(found.items()):
+        text = f"{len(pods)} pods reach its cards without a share: {some_of(pods)}"
+        yield Finding.of(FindingKind.CARD_ACCESS, f"node {node}", text)
 
 
 LATE = timedelta(seconds=30)

@@ -57,6 +57,7 @@ class AuditFindingKind(StrEnum):
     NOT_ENTERED = "not-entered", "Delete the pod, or enter its shares from its annotation with --fix --adopt."
     PARTLY_ENTERED = "partly-entered", "Delete the pod, or enter what is missing from its annotation: --fix --adopt."
     NOT_ADOPTABLE = "not-adoptable", "Correct what the detail names, or delete the pod."
+    PAST_LEDGER = "past-ledger", "Delete the pod, or correct what the detail names: it reaches cards without a share."
     UNREADABLE_POD = "unreadable-pod", "Delete the pod: its request can't be read, so the ledger does not count it."
     ANNOTATION_DIFFERS = "annotation-differs", "--fix rewrites the annotation from the ledger."
 
@@ -175,7 +176,7 @@ def findings(snapshot: ClusterSnapshot) -> tuple[AuditFinding, ...]:
     """Return every difference in the world, in the order of their kinds."""
     audit = _Audit(snapshot)
     pods = list(audit.pods())
-    lacking = {finding.pod.uid for finding in pods if finding.pod}
+    lacking = {each.pod.uid for each in pods if each.pod and each.kind is not AuditFindingKind.PAST_LEDGER}
     found = [*audit.holders(), *pods, *_claim_findings(snapshot, lacking), *audit.cards(), *audit.nodes()]
     return tuple(sorted(found, key=lambda finding: finding.place))
 
@@ -256,6 +257,8 @@ class _Audit:
     def pods(self) -> Iterator[AuditFinding]:
         """Find bound pods that the ledger, or their annotation, does not know as they are."""
         for pod in self._snapshot.pods.values():
+            if pod.needs_cards and pod.past_ledger:
+                yield _finding(AuditFindingKind.PAST_LEDGER, pod.node_name, "", pod, pod.past_ledger)
             if pod.needs_cards and pod.bad_request:
                 yield _finding(AuditFindingKind.UNREADABLE_POD, pod.node_name, "", pod, pod.bad_request)
             elif pod.needs_cards and not self._snapshot.only_counts(pod.node_name):

@@ -222,6 +222,8 @@ class PodFacts:
     scheduler_name: str = ""
     taken_up: bool = True
     """Its kubelet has taken it up, or has to decide on it, as a scheduler has bound it."""
+    past_ledger: str = ""
+    """How it reaches cards that the ledger did not give it; empty if it does not, as far as it says."""
 
     @property
     def needs_cards(self) -> str:

@@ -278,6 +278,29 @@ def test_pods_of_a_scheduler_name_that_was_ours_are_in_the_ledger(found: Found) 
     assert "default/a" not in finding.text
 
 
+def on_node(name: str, value: str = "all", maker: str = "", namespace: str = "default") -> dict[str, Any]:
+    pod = a_pod_object(name, {"cpu": "1"}, node_name=NODE.name)
+    pod["metadata"]["namespace"] = namespace
+    pod["spec"]["containers"][0]["env"] = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": value}]
+    if maker:
+        pod["metadata"]["ownerReferences"] = [{"kind": maker, "name": "x", "uid": "1", "controller": True}]
+    return pod
+
+
+def test_pods_that_reach_cards_without_a_share(found: Found) -> None:
+    (finding,) = examine(healthy(pods=[on_node("a"), on_node("b", maker="ReplicaSet"), on_node("c", "void")])).findings
+    assert (finding.kind.value, finding.where) == ("card-access", WHERE)
+    assert finding.text == (
+        "2 pods reach its cards without a share: default/a (container main sets NVIDIA_VISIBLE_DEVICES, by which it "
+        "gets cards), default/b (container main sets NVIDIA_VISIBLE_DEVICES, by which it gets cards)"
+    )
+    elsewhere = on_node("d")
+    elsewhere["spec"]["nodeName"] = "another"
+    assert found(pods=[elsewhere, on_node("e", namespace="kube-system"), on_node("f", maker="DaemonSet")]) == []
+    opted_in = {"metadata": {"name": "default", "labels": {"gpuledger.dev/admission": "true"}}}
+    assert found(pods=[on_node("f", maker="DaemonSet")], namespaces=[opted_in]) == [("card-access", WHERE)]
+
+
 def test_pods_of_a_scheduler_that_does_not_run(found: Found) -> None:
     """After a change of `scheduler_name`, pods that wait by the old one are tried by no scheduler."""
     pods = [a_pod_object(name, scheduler_name="old", created="2030-01-01T11:00:00Z") for name in ("a", "b")]

@@ -247,6 +247,14 @@ def test_pods_that_need_no_card_are_no_finding(pod: PodFacts) -> None:
     assert findings(a_world(stored(HERE), pods=[pod])) == ()
 
 
+def test_a_bound_pod_that_reaches_cards_without_a_share_is_shown_until_it_has_ended() -> None:
+    pod = bound("a", SHARE, past_ledger="container main sets NVIDIA_VISIBLE_DEVICES")
+    found = the_finding(a_world(stored(HERE, HOLDER), pods=[pod]))
+    assert (found.kind, found.detail, found.action) == (AuditFindingKind.PAST_LEDGER, pod.past_ledger, None)
+    assert kinds(a_world(stored(HERE), pods=[replace(pod, finished=True)])) == []
+    assert kinds(a_world(stored(HERE), pods=[replace(pod, node_name="")])) == []
+
+
 def test_a_bound_pod_whose_request_can_not_be_read_is_shown() -> None:
     pod = bound("a", request=None, bad_request="container main: 4Gi has a unit of bytes")
     found = the_finding(a_world(stored(HERE, HOLDER), pods=[pod]))

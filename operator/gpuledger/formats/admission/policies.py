@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from gpuledger.formats.admission import autoscalers, rules, sums
+from gpuledger.formats.admission import autoscalers, card_access, rules, sums
 from gpuledger.formats.annotations import ASKED_LABEL
 from gpuledger.formats.custom_resource.crd import ALL_CONTAINERS, literal, objects_as_yaml, table
 from gpuledger.formats.dialects.sums import CardModels
@@ -246,6 +246,9 @@ NOT_IGNORED: Final = _namespaces()
 LABELLED: Final = _namespaces({"key": ADMISSION_LABEL, "operator": "In", "values": ["true"]})
 """The same: only in those that opt in."""
 
+OF_USERS: Final = {"namespaceSelector": {**NOT_IGNORED["namespaceSelector"], "matchLabels": {ADMISSION_LABEL: "true"}}}
+"""Namespaces that opt in, whatever the others do: elsewhere, programs of the cluster need the devices of its nodes."""
+
 POD_CHANGES: Final = ("pods", "pods/status", "pods/ephemeralcontainers", "pods/resize")
 """All ways to an annotation of a pod: its subresources take metadata, too."""
 
@@ -261,10 +264,13 @@ def mutating_policies(
     queue_words: bool = False,
     hiding: bool = True,
     scope: Json = NOT_IGNORED,
+    *,
+    overwriting: bool = False,
 ) -> list[Json]:
     """Return the policies that fill in new pods. Pods without a scheduler get the first of the names.
 
-    `scope` says in which namespaces; `hiding` that autoscalers are to leave pods with cards alone.
+    `scope` says in which namespaces; `hiding` that autoscalers are to leave pods with cards alone; `overwriting` that
+    containers without cards get the variable by which NVIDIA's runtime gives them none.
 
     `node_taint` is a taint of our nodes, key=value:effect, which pods then tolerate. With the models of the cluster's
     cards, the sums that containers ask for are written on them, too; with `queue_words`, Kueue's label on objects that
@@ -282,6 +288,7 @@ def mutating_policies(
         *(_summing(dialects, scheduler_names, models, scope) if models else ()),
         *(_queueing(dialects, scheduler_names, scope) if queue_words else ()),
         *(_hiding(dialects, scheduler_names, bool(models), scope) if hiding else ()),
+        *(_overwriting(dialects, scope) if overwriting else ()),
     ]
 
 
@@ -293,11 +300,13 @@ def validating_policies(
     kueue: bool = False,
     all_drivers: bool = False,
     scope: Json = NOT_IGNORED,
+    card_access_is: str = "refuse",
 ) -> list[Json]:
     """Return the policies that refuse requests. `own_annotations` are those that our own account patches on pods.
 
     `kueue`: it answers Kueue's checks; `all_drivers`: its kube-scheduler allocates claims of other drivers. `scope`
-    says in which namespaces requests are judged.
+    says in which namespaces requests are judged; `card_access_is` what happens with pods of namespaces that opt in
+    which reach cards without a share, a key of `card_access.ACTIONS`.
 
     The annotation that is ours is protected in every namespace: no other program has a use for it.
     """
@@ -327,6 +336,7 @@ def validating_policies(
             scope,
             rules.foreign_variables(),
         ),
+        *_judging_access(dialects, card_access.ACTIONS[card_access_is]),
         *_warning("gpuledger-words", [new], [serving_pods()], word_validations(), word_variables(dialects), scope),
         *_validating("gpuledger-own-account", [changes], ours, rules.own_validations(own_annotations)),
         *_validating("gpuledger-own-quotas", [quotas], ours, rules.own_quota_validations()),
@@ -433,6 +443,29 @@ def _hiding(dialects: Dialects, scheduler_names: Sequence[str], with_sums: bool,
     return _policy("Mutating", autoscalers.HIDING_POLICY, [rule("CREATE", "pods")], spec, scope)
 
 
+def _overwriting(dialects: Dialects, scope: Json) -> list[Json]:
+    spec = {
+        "reinvocationPolicy": "IfNeeded",  # another policy or webhook may add containers
+        "matchConditions": card_access.lacking_containers(dialects),
+        "variables": card_access.overwriting_variables(dialects),
+        "mutations": card_access.overwriting_mutations(),
+    }
+    return _policy("Mutating", card_access.OVERWRITING_POLICY, [rule("CREATE", "pods")], spec, scope)
+
+
+def _judging_access(dialects: Dialects, action: str) -> list[Json]:
+    policy, binding = _validating(
+        card_access.ACCESS_POLICY,
+        [rule("CREATE", "pods"), rule("UPDATE", "pods/ephemeralcontainers")],
+        [],
+        card_access.access_validations(),
+        OF_USERS,
+        card_access.access_variables(dialects),
+    )
+    binding["spec"]["validationActions"] = [action]
+    return [policy, binding]
+
+
 def _validating(
     name: str,
     requests: Sequence[Json],
@@ -442,7 +475,7 @@ def _validating(
     variables: Sequence[Json] = (),
 ) -> list[Json]:
     spec = {
-        "matchConditions": list(conditions),
+        **({"matchConditions": list(conditions)} if conditions else {}),
         **({"variables": list(variables)} if variables else {}),
         "validations": [{**each, "reason": "Forbidden"} for each in validations],
     }

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from gpuledger.formats.admission.autoscalers import brings_claims, hide
+from gpuledger.formats.admission.card_access import lacking_containers
 from gpuledger.formats.admission.policies import NOT_IGNORED, rule
 from gpuledger.formats.admission.rules import (
     CLUSTERS_OWN,
@@ -36,6 +37,7 @@ from gpuledger.formats.dialects.request import ContainerRequest, container_reque
 from gpuledger.formats.dialects.sums import CardModels, container_sums, local_queue, templates
 from gpuledger.formats.dialects.unsupported import pod_warnings
 from gpuledger.formats.dialects.vocabulary import SUMS, Dialects
+from gpuledger.formats.kubernetes.card_access import overwrite
 from gpuledger.formats.kubernetes.other import LEASE_NAMESPACE
 from gpuledger.formats.kubernetes.pod import bound_node, scheduler_of
 from gpuledger.formats.kubernetes.stand_in import MANAGED_LABEL
@@ -59,12 +61,16 @@ class AdmissionRules:
     """Whether what names a queue in other words gets Kueue's label."""
     hiding: bool = True
     """Whether pods with cards get a resource by which autoscalers leave them alone."""
+    overwriting: bool = False
+    """Whether containers without cards get the variable by which NVIDIA's runtime gives them none."""
 
 
 def filled_in(pod: Mapping[str, Any], rules: AdmissionRules) -> Json:
-    """Return a new pod with what it left out. One that asks for no cards stays as it is."""
+    """Return a new pod with what it left out."""
     requests = _readable(pod, rules.dialects)
     changed = deepcopy(dict(pod))
+    if rules.overwriting:
+        overwrite(changed, rules.dialects)
     if requests is not None and not any(requests):
         _sum_up(changed, rules)
         _hide(changed, rules, asks_for_cards=False)
@@ -247,11 +253,14 @@ def mutating_webhooks(
     queue_words_for: Sequence[str] = (),
     hiding_for: Sequence[str] = (),
     scope: Json = NOT_IGNORED,
+    *,
+    overwriting: bool = False,
 ) -> Json:
     """Return the configuration of the webhooks that fill in new pods; with sums, also of the one for templates.
 
     With the names of our schedulers, also of the one that writes Kueue's label on objects that name a queue otherwise,
-    and of the one that hides pods with ResourceClaims from autoscalers; other pods with cards are sent anyhow.
+    and of the one that hides pods with ResourceClaims from autoscalers; other pods with cards are sent anyhow. With
+    `overwriting`, all pods are sent that have a container without cards.
     """
     webhooks = [_webhook("pods", FILL_IN, [asking_pods(dialects)], address, scope)]
     if with_sums:
@@ -264,6 +273,8 @@ def mutating_webhooks(
         webhooks.append(queueing)
     if hiding_for:
         webhooks.append(_webhook("hiding", FILL_IN, [brings_claims(hiding_for)], address, scope))
+    if overwriting:
+        webhooks.append(_webhook("env", FILL_IN, lacking_containers(dialects), address, scope))
     for webhook in webhooks:
         webhook["reinvocationPolicy"] = "IfNeeded"  # another webhook may add containers
     return _configuration("Mutating", webhooks, address)

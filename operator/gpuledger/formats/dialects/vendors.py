@@ -345,6 +345,7 @@ class _Nvidia(BaseModel):
     split_count: Annotated[int, Field(ge=1, le=MAX_SLOTS)] = _key("deviceSplitCount", 10)
     memory_scaling: Scaling = _key("deviceMemoryScaling", 1.0)
     core_scaling: Scaling = _key("deviceCoreScaling", 1.0)
+    overwrite_env: bool = _key("overwriteEnv", False)
     disables_core_limit: bool = _key("disableCoreLimit", False)
     core_policy: Literal["", "default", "force", "disable"] = _key("gpuCorePolicy", "")
     log_level: LogLevel | None = _key("libCudaLogLevel", None)
@@ -388,7 +389,6 @@ class _Volcano(_Nvidia):
 _BLOCKS: dict[str, type[_Nvidia]] = {"hami": _Hami, "volcano": _Volcano}
 
 NOT_SUPPORTED = {
-    "overwriteEnv": "environment variables of containers without GPUs are left alone",
     "preConfiguredDeviceMemory": "set unified_memory_mib for cards without memory of their own",
     "enableNumaTopology": "cards of one NUMA node are chosen for pods that ask for it by annotation",
     "runtimeClassName": "set it in the pod",

@@ -25,6 +25,7 @@ from gpuledger.formats.dialects.assignments import old_devices, plugin_assigned
 from gpuledger.formats.dialects.request import counted, pod_request
 from gpuledger.formats.dialects.unsupported import pod_warnings
 from gpuledger.formats.dialects.vocabulary import Dialects
+from gpuledger.formats.kubernetes.card_access import ways_past_the_ledger
 from gpuledger.formats.kubernetes.other import condition_of, is_true
 from gpuledger.formats.kubernetes.workload import CLUSTER_QUEUE_LABEL, LOCAL_QUEUE_LABEL
 from gpuledger.formats.quantity import host_request
@@ -119,7 +120,21 @@ def pod_facts(pod: JsonMapping, dialects: Dialects, claims: ClaimObjects | None 
         bad_annotation=bad_annotation,
         old=old,
         scheduler_name=scheduler_of(pod),
+        past_ledger=_past_ledger(pod, dialects, has_share=request is not None),
     )
+
+
+def _past_ledger(pod: JsonMapping, dialects: Dialects, *, has_share: bool) -> str:
+    """Return how a pod reaches cards past the ledger.
+
+    Of a pod without a share, only what has no other purpose, and nothing of what DaemonSets make: those are the
+    cluster's own, as node agents are.
+    """
+    maker = controller_of(pod["metadata"]) or {}
+    if not has_share and maker.get("kind") == "DaemonSet":
+        return ""
+    ways = ways_past_the_ledger(pod, dialects)
+    return "; ".join(each.text for each in ways if has_share or each.is_to_cards)
 
 
 def stranger(pod: JsonMapping, asked: tuple[Counted, ...], dialects: Dialects) -> UnaccountedPod | None:

@@ -183,6 +183,7 @@ def test_what_concerns_requests_leaves_out_exempt_namespaces() -> None:
             "gpuledger-requests",
             "gpuledger-foreign-devices",
             "gpuledger-words",
+            "gpuledger-card-access",
         }
         assert ("matchResources" in spec) is scoped
         if scoped:
@@ -197,11 +198,23 @@ def test_namespaces_can_opt_in_and_what_protects_the_ledger_holds_everywhere() -
     assert everywhere.keys() == labelled.keys()
     opt_in = {"key": "gpuledger.dev/admission", "operator": "In", "values": ["true"]}
     for name, spec in labelled.items():
-        if "matchResources" in everywhere[name]:
+        if "matchResources" in everywhere[name] and name != "gpuledger-card-access":  # wherever the others hold
             expressions = spec["matchResources"]["namespaceSelector"]["matchExpressions"]
             assert expressions.pop() == opt_in
         assert spec == everywhere[name]
     assert "matchResources" not in labelled["gpuledger-devices"]
+
+
+@pytest.mark.parametrize(("setting", "action"), [("refuse", "Deny"), ("warn", "Warn"), ("record", "Audit")])
+def test_ways_to_cards_without_a_share_are_judged_where_namespaces_opt_in(setting: str, action: str) -> None:
+    spec = bindings(Settings(card_access=setting))["gpuledger-card-access"]
+    assert spec["validationActions"] == [action]
+    assert spec["matchResources"]["namespaceSelector"]["matchLabels"] == {"gpuledger.dev/admission": "true"}
+
+
+def test_containers_without_cards_are_changed_only_if_that_is_set() -> None:
+    assert "gpuledger-env" not in bindings(Settings())
+    assert "gpuledger-env" in bindings(Settings(overwrite_env=True))
 
 
 def test_only_kinds_that_were_asked_for_are_printed() -> None:

@@ -48,13 +48,11 @@ def test_the_guides_configuration_is_what_we_have_by_default(text: str) -> None:
         "default_cores": 0,
         "slots_per_card": 10,
         "memory_scaling": 1.0,
+        "overwrite_env": False,
     }
     assert found.nodes is not None
     assert found.nodes.of("any") == NodeConfig()
-    assert [sentence.split(":")[0] for sentence in found.not_supported] == [
-        "nvidia.overwriteEnv",
-        "nvidia.knownMigGeometries",
-    ]
+    assert [sentence.split(":")[0] for sentence in found.not_supported] == ["nvidia.knownMigGeometries"]
 
 
 @pytest.mark.parametrize("system", ["hami", "volcano"])
