@@ -27,6 +27,7 @@ FILLED_IN = [
     *(name for name, option in OPTIONS.items() if "stand_in" in option),
     *("scheduler_name", "extra_scheduler_names", "node_taint", "volcano_capacity"),
     *("kueue", "sum_models", "sum_by", "queue_words", "hide_from_autoscalers", "admission_namespaces"),
+    *("card_access", "overwrite_env"),
 ]
 """Options that the chart fills into the policies by itself."""
 
@@ -72,6 +73,8 @@ OF_KUEUE: Json = {"kueue": True, "queue_words": True, "sum_models": MODELS}
 CASES: list[Json] = [
     {},
     {"admission_namespaces": "all"},
+    {"card_access": "record", "admission_namespaces": "all"},
+    {"overwrite_env": True, "scheduler_name": "ours"},
     OF_KUEUE,
     {"queue_words": True, "admission_namespaces": "all"},
     {"hide_from_autoscalers": False, "sum_models": ["T4=15360"]},
