@@ -60,7 +60,7 @@ WORDS: tuple[Mapping[str, tuple[object, ...]], ...] = (
     {"hygon.com/dcunum": (1,), "hygon.com/dcumem": (500,)},
 )
 
-CHOICES = ("a100", "T4", "Tesla,A100", "H100", " t4 , ", "")
+CHOICES = ("a100", "T4", "Tesla,A100", "H100", " t4 , ", "", "tesla-t4|H100", "NVIDIA A100 40GB")
 PRODUCTS = ("Tesla-T4", "NVIDIA-A100-40GB", "another")
 
 
@@ -72,6 +72,8 @@ def random_pod(number: int, choose: random.Random) -> Json:
         for word in ("use-gputype", "nouse-gputype")
         if choose.random() < 0.15
     }
+    if choose.random() < 0.1:
+        annotations["volcano.sh/card.name"] = choose.choice(CHOICES)
     spec: Json = {"containers": [_container(f"c{i}", choose) for i in range(choose.randint(1, 3))]}
     if choose.random() < 0.3:
         spec["initContainers"] = [_container("early", choose)]

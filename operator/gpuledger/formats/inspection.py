@@ -162,11 +162,24 @@ def pod_group_shown(document: Mapping[str, Any], words: GroupWords) -> Json:
         group = pod_group(document, words)
     except BadInput as error:
         return {"problems": [str(error)]}
+    unused = _unused_card_words(document)
     if not group.minimum:
         note = "its pods are placed one by one: it does not say that several start together"
-        return {"minimum": 0, "notes": [note], "problems": []}
+        return {"minimum": 0, "notes": [note, *unused], "problems": []}
     note = f"{group.minimum} of its pods start together, or none"
-    return {"minimum": group.minimum, "leavesWhole": group.leaves_whole, "notes": [note], "problems": []}
+    return {"minimum": group.minimum, "leavesWhole": group.leaves_whole, "notes": [note, *unused], "problems": []}
+
+
+CARD_WORDS = {
+    "volcano.sh/card.request": "what the pods ask for counts, in their limits",
+    "volcano.sh/card.quota": "limits of a team, also by model, are in a ResourceQuota (docs/quota.md) or in Kueue",
+}
+"""Annotations of Volcano's plugin capacity-card that are not on pods -> what to know instead."""
+
+
+def _unused_card_words(document: Mapping[str, Any]) -> list[str]:
+    annotations = (document.get("metadata") or {}).get("annotations") or {}
+    return [f"annotation {name} has no effect: {here}" for name, here in CARD_WORDS.items() if name in annotations]
 
 
 NO_LINKS = "no links between its cards are known: the policy topology chooses as binpack does here"
@@ -285,6 +298,8 @@ def _workload(document: Json, head: Json, dialects: Dialects, claims: ClaimObjec
     if elsewhere:
         warnings, problems = _read_elsewhere(elsewhere, dialects)
         yield {**head, "warnings": warnings, "problems": problems}
+    elif unused := _unused_card_words(document):
+        yield {**head, "notes": unused, "problems": []}
     elif not templates:
         yield {**head, "skipped": True, "problems": []}
 

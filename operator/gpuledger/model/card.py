@@ -225,11 +225,16 @@ def why_not_chosen(test: CardTest, card: Card) -> str:
     return f"the selector {shown} fails: {problem}" if problem else f"the selector {shown} does not hold"
 
 
+def folded(model: str) -> str:
+    """Return a model's name, or a part of one, as it is compared: labels of nodes have bars in place of spaces."""
+    return model.lower().replace(" ", "-")
+
+
 @dataclass(frozen=True, slots=True)
 class CardFilter:
     """Conditions on a card; an empty one holds for every card, and all must hold.
 
-    Names of models are compared without case, as parts: `a100` is any A100. UUIDs are compared whole.
+    Names of models are compared `folded`, as parts: `a100` is any A100. UUIDs are compared whole.
     """
 
     vendor: str = "nvidia"
@@ -259,6 +264,12 @@ class CardFilter:
         by_mode = card.mode != "" and card.mode in self.modes
         return card.uuid in self.use_uuids or by_mode or bool(self.tests)
 
+    def admits_model(self, model: str) -> bool:
+        """Return whether the parts of models' names that are wanted, or avoided, leave a model."""
+        name = folded(model)
+        wanted = not self.use_models or any(folded(part) in name for part in self.use_models)
+        return wanted and not any(folded(part) in name for part in self.avoid_models)
+
     def admits(self, card: Card) -> bool:
         """Return whether the card meets all conditions."""
         if card.vendor != self.vendor or card.mode == MIG_PARENT:
@@ -273,11 +284,9 @@ class CardFilter:
         return True
 
     def _meets_words(self, card: Card) -> bool:
-        model = card.model.lower()
         return (
-            self.model.lower() in ("", model)
-            and (not self.use_models or any(part.lower() in model for part in self.use_models))
-            and not any(part.lower() in model for part in self.avoid_models)
+            self.model.lower() in ("", card.model.lower())
+            and self.admits_model(card.model)
             and (not self.use_uuids or card.uuid in self.use_uuids)
             and card.uuid not in self.avoid_uuids
             and (not self.modes or card.mode in ("", *self.modes))

@@ -7,7 +7,17 @@ from types import MappingProxyType
 
 from gpuledger.ledger.entry import CardEntry, NodeRoom, Room
 from gpuledger.ledger.quotas import Excess
-from gpuledger.model.card import MIG_PARENT, NOTHING, OWN_DOMAIN, Amounts, Card, CardFilter, total, why_not_chosen
+from gpuledger.model.card import (
+    MIG_PARENT,
+    NOTHING,
+    OWN_DOMAIN,
+    Amounts,
+    Card,
+    CardFilter,
+    folded,
+    total,
+    why_not_chosen,
+)
 from gpuledger.model.errors import CardVerdict, NodeVerdict, Reason, Refusal
 from gpuledger.model.gang import QuotaLimit
 from gpuledger.model.node import Dialect
@@ -119,12 +129,12 @@ def why_not_wanted(demand: Demand, card: Card) -> str:
 
 
 def _filtered(wanted: CardFilter, card: Card) -> str:
-    model = card.model.lower()
-    if wanted.model and wanted.model.lower() != model:
+    model = folded(card.model)
+    if wanted.model and wanted.model.lower() != card.model.lower():
         return f"model {card.model}, not {wanted.model}"
-    if wanted.use_models and not any(part.lower() in model for part in wanted.use_models):
+    if wanted.use_models and not any(folded(part) in model for part in wanted.use_models):
         return f"model {card.model}, not {' or '.join(wanted.use_models)}"
-    avoided = next((part for part in wanted.avoid_models if part.lower() in model), "")
+    avoided = next((part for part in wanted.avoid_models if folded(part) in model), "")
     if avoided:
         return f"model {card.model}, and the pod avoids {avoided}"
     if wanted.use_uuids and card.uuid not in wanted.use_uuids:

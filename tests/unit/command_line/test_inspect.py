@@ -494,3 +494,23 @@ def test_a_node_of_nvidias_own_plugin_is_said_to_offer_its_cards_and_how_they_co
     title, note = result.stdout.splitlines()[:2]
     assert "8 nvidia.com/gpu" in title
     assert all(words in note for words in ("gpuledger's agent", "node_label"))
+
+
+@pytest.mark.parametrize(
+    ("document", "note"),
+    [
+        (
+            {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup", "spec": {"minMember": 2}},
+            "annotation volcano.sh/card.request has no effect: what the pods ask for counts",
+        ),
+        (
+            {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "Queue", "spec": {"weight": 1}},
+            "annotation volcano.sh/card.quota has no effect: limits of a team, also by model, are in a ResourceQuota",
+        ),
+    ],
+)
+def test_volcanos_words_about_cards_on_other_objects_are_named(document: dict[str, Any], note: str) -> None:
+    word = note.split()[1]
+    text = yaml.safe_dump({**document, "metadata": {"name": "any", "annotations": {word: '{"A100": 4}'}}})
+    result = CliRunner().invoke(main, ["inspect", "-f", "-"], input=text)
+    assert (result.exit_code, note in " ".join(result.output.split())) == (0, True)

@@ -185,11 +185,12 @@ def _of_template(field: str) -> str:
 
 
 def _entries(names: Sequence[str]) -> str:
-    """Return the list in annotations of a template, in lower case."""
+    """Return the list in annotations of a template, as `model.card.folded` compares it."""
     given = "t.pod.?metadata.?annotations.orValue({})"
     return (
         f"{literal(names)}.filter(a, a in {given})\n"
-        f"      .map(a, {given}[a].split(',')).flatten().map(e, e.trim().lowerAscii()).filter(e, e != '')"
+        f"      .map(a, {given}[a].replace('|', ',').split(',')).flatten()\n"
+        f"      .map(e, e.trim().lowerAscii().replace(' ', '-')).filter(e, e != '')"
     )
 
 
@@ -201,8 +202,8 @@ _CHOSEN = f"""variables.templates.map(t, {{'path': dyn(t.path), 'pod': dyn(t.pod
 
 _KINDS = """variables.chosen.map(t, {'path': dyn(t.path), 'pod': dyn(t.pod), 'mib': dyn(
     [variables.models.filter(m,
-        (t.use.size() == 0 || t.use.exists(u, m.split('=')[0].lowerAscii().contains(u))) &&
-        !t.avoid.exists(u, m.split('=')[0].lowerAscii().contains(u)) &&
+        (t.use.size() == 0 || t.use.exists(u, m.split('=')[0].lowerAscii().replace(' ', '-').contains(u))) &&
+        !t.avoid.exists(u, m.split('=')[0].lowerAscii().replace(' ', '-').contains(u)) &&
         t.product in ['', m.split('=')[0].replace(' ', '-')]), variables.models]
       .filter(fitting, fitting.size() > 0)[0].map(m, int(m.split('=')[1])).<which>())})"""
 """The MiB of a card for each template: of the models that it may get, or of all if there is none."""

@@ -8,6 +8,7 @@ Koordinator, `apis/extension/device_share.go`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -20,7 +21,11 @@ from gpuledger.model.request import ANY_NVIDIA, MAX_ENTRIES
 PREFIXES = ("gpuledger.dev", "nvidia.com", "hami.io", "volcano.sh")
 """HAMi has the choice of cards under nvidia.com, and its documentation also under hami.io."""
 
-USE_MODEL = tuple(f"{prefix}/use-gputype" for prefix in PREFIXES)
+CARD_NAME = "volcano.sh/card.name"
+"""Of Volcano's plugin capacity-card: models as `nvidia.com/gpu.product` names them, with bars between them. It also
+names parts of cards, as `MODEL/mps-10g*1/8`."""
+
+USE_MODEL = (*(f"{prefix}/use-gputype" for prefix in PREFIXES), CARD_NAME)
 AVOID_MODEL = tuple(f"{prefix}/nouse-gputype" for prefix in PREFIXES)
 USE_UUID = (*(f"{prefix}/use-gpuuuid" for prefix in PREFIXES), "volcano.sh/vgpu-use-gpuuuid")
 AVOID_UUID = (*(f"{prefix}/nouse-gpuuuid" for prefix in PREFIXES), "volcano.sh/vgpu-nouse-gpuuuid")
@@ -92,6 +97,7 @@ def selection(pod: JsonMapping) -> Selection:
     if sum(len(entry) for entries in lists for entry in entries) > MAX_CHARACTERS:
         raise BadInput(f"the annotations that choose cards have more than {MAX_CHARACTERS:,} characters together")
     use_models, avoid_models, use_uuids, avoid_uuids, modes = lists
+    _check_whole(annotations)
     return Selection(
         cards=CardFilter(
             use_models=use_models,
@@ -105,6 +111,17 @@ def selection(pod: JsonMapping) -> Selection:
         card_policy=card_policy,
         warnings=node_warnings + card_warnings,
     )
+
+
+def _check_whole(annotations: Mapping[str, object]) -> None:
+    """Raise BadInput where a card is named by one of its parts: what it is cut into says the request."""
+    for entry in _entries(annotations, (CARD_NAME,)):
+        if "/" in entry:
+            model = entry.partition("/")[0]
+            raise BadInput(
+                f"annotation {CARD_NAME}: {entry[:64]!r} names a part of a card; write {model[:64]}, and ask for "
+                "memory and cores in limits"
+            )
 
 
 def isolation_wish(pod: JsonMapping) -> tuple[str, ...]:
@@ -132,7 +149,7 @@ def _entries(annotations: Mapping[str, object], names: tuple[str, ...]) -> tuple
         if isinstance(value, str):
             if len(value) > MAX_CHARACTERS:
                 raise BadInput(f"annotation {name} is longer than {MAX_CHARACTERS:,} characters")
-            found |= dict.fromkeys(entry.strip() for entry in value.split(",") if entry.strip())
+            found |= dict.fromkeys(entry.strip() for entry in re.split("[,|]", value) if entry.strip())
             if len(found) > MAX_ENTRIES:
                 raise BadInput(f"annotation {name} has more than {MAX_ENTRIES} entries")
     return tuple(found)

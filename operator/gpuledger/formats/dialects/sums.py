@@ -85,9 +85,7 @@ class CardModels:
         fitting = [
             memory_mib
             for name, memory_mib in self.memory_mib
-            if (not wanted.use_models or any(part.lower() in name.lower() for part in wanted.use_models))
-            and not any(part.lower() in name.lower() for part in wanted.avoid_models)
-            and product in ("", name.replace(" ", "-"))
+            if wanted.admits_model(name) and product in ("", name.replace(" ", "-"))
         ]
         found = fitting or [memory_mib for _, memory_mib in self.memory_mib]
         return max(found) if self.largest else min(found)

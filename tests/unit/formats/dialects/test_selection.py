@@ -1,9 +1,12 @@
 """Annotations on pods by which they choose cards: every name, every prefix, and words that mean nothing."""
 
+import re
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
+from builders import a_card
 from fakes.dialects import an_annotated_pod, request_of
 from fakes.objects import DIALECTS, GPU, a_container, a_pod_object
 from gpuledger.formats.dialects.request import pod_request
@@ -48,6 +51,25 @@ def test_the_prefixes_are_ours_hamis_and_volcanos() -> None:
 def test_volcanos_own_names_of_uuids_are_read() -> None:
     found = selecting({"volcano.sh/vgpu-use-gpuuuid": "GPU-1", "volcano.sh/vgpu-nouse-gpuuuid": "GPU-2"})
     assert found.cards == CardFilter(use_uuids=("GPU-1",), avoid_uuids=("GPU-2",))
+
+
+@pytest.mark.parametrize(
+    ("name", "is_meant"),
+    [
+        ("NVIDIA A100-SXM4-80GB", True),
+        ("NVIDIA H100 80GB HBM3", True),
+        ("Tesla T4", False),
+    ],
+)
+def test_volcanos_names_of_cards_are_models_as_labels_of_nodes_have_them(name: str, is_meant: bool) -> None:
+    chosen = selecting({"volcano.sh/card.name": "NVIDIA-A100-SXM4-80GB|NVIDIA-H100"}).cards
+    assert chosen.admits(replace(a_card(0), model=name)) is is_meant
+
+
+def test_a_part_of_a_card_is_no_name_of_one() -> None:
+    sentence = "'NVIDIA-H100/mps-10g*1/8' names a part of a card; write NVIDIA-H100, and ask for memory"
+    with pytest.raises(BadInput, match=re.escape(sentence)):
+        selecting({"volcano.sh/card.name": "A100|NVIDIA-H100/mps-10g*1/8"})
 
 
 def test_who_says_nothing_chooses_nothing() -> None:
