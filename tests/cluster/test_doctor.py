@@ -514,7 +514,7 @@ FAULTS: dict[str, tuple[Plant, set[str], str]] = {
 def test_nothing_is_found_on_a_healthy_cluster(clinic: Clinic) -> None:
     assert clinic.findings(status=0) == {}
     out, err = clinic.run(status=0)
-    assert (out.splitlines()[-1], err) == ("38 checks, nothing found.", "")
+    assert (out.splitlines()[-1], err) == ("39 checks, nothing found.", "")
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -530,7 +530,7 @@ def test_a_planted_fault_is_found_and_nothing_else(clinic: Clinic, fault: str) -
 def test_an_error_ends_with_one_and_a_warning_with_zero(clinic: Clinic) -> None:
     with agent_not_ready(clinic), gpus_of_nobody(clinic):
         printed, _ = clinic.run(status=1)
-    assert "38 checks: 1 error, 1 warning." in printed
+    assert "39 checks: 1 error, 1 warning." in printed
     with gpus_of_nobody(clinic):
         assert clinic.findings(status=0).keys() == {"node-not-shared"}
 

@@ -101,6 +101,19 @@ def test_pods_that_count_go_to_nvidias_node_and_then_to_whole_cards_of_the_ledge
     cluster.check_consistent()
 
 
+def test_parts_of_gpus_are_no_whole_gpus(cluster: Cluster) -> None:
+    """NVIDIA's plugin gives out one card ten times, as GPU Feature Discovery's labels say."""
+    sliced = {"labels": {"nvidia.com/gpu.replicas": "10", "nvidia.com/gpu.sharing-strategy": "time-slicing"}}
+    add_node(cluster, "sliced", sliced, 10)
+    cluster.settle()
+    cluster.create(the_guides("four", 4), the_guides("pair"), the_guides("waits"))
+    assert (node_of(cluster, "four"), node_of(cluster, "pair")) == (NVIDIAS, SHARED)
+    several = "the node's device plugin gives out each GPU several times, as time slices or by MPS"
+    cluster.wait_refused("waits", f"1 {several}")
+    cluster.patch(f"{NODES}/sliced", {"metadata": {"labels": dict.fromkeys(sliced["labels"])}})
+    assert node_of(cluster, "waits") == "sliced"
+
+
 @pytest.mark.promise("moving over")
 def test_a_share_goes_to_the_ledger_and_no_pod_that_counts_gets_its_card(cluster: Cluster) -> None:
     shares = [pod(f"share-{number}", {COUNT: 1, MEMORY: 20000}) for number in range(2)]

@@ -66,7 +66,15 @@ def dialects_of(settings: Settings) -> Dialects:
     registers = tuple(_registers(settings, rows))
     counted = any(each.count == NVIDIAS_COUNT for each in nvidia)
     elsewhere = NVIDIAS_COUNT if label and settings.whole_gpus_elsewhere and counted else ""
-    return Dialects((*nvidia, *others), registers, assignments, label, elsewhere, settings.most_containers)
+    return Dialects(
+        (*nvidia, *others),
+        registers,
+        assignments,
+        label,
+        elsewhere,
+        settings.replicas_elsewhere == "as-gpus",
+        settings.most_containers,
+    )
 
 
 def _named_by(settings: Settings, system: str, vocabulary: Vocabulary) -> Vocabulary:

@@ -125,6 +125,12 @@ class Settings:
     whole_gpus_elsewhere: bool = option(
         True, "Pods that only count nvidia.com/gpu may go to nodes without node_label, where NVIDIA's plugin serves it."
     )
+    replicas_elsewhere: str = option(
+        "none",
+        "How such pods count a node where NVIDIA's plugin gives out each card several times, as time slices or by MPS: "
+        "none, they do not go there; or as-gpus, each replica is one GPU.",
+        choices=("none", "as-gpus"),
+    )
     node_taint: str = option("", "Taint, key=value:effect, of our nodes: admission makes pods tolerate it.")
 
     admission_namespaces: str = option(

@@ -71,6 +71,7 @@ MADE: tuple[Check, ...] = (
     node_checks.check_claims,
     node_checks.check_foreign_pods,
     node_checks.check_unserved_pods,
+    node_checks.check_replicas,
     node_checks.check_card_access,
     autoscaler_checks.check_autoscalers,
     autoscaler_checks.check_keeping_nodes,

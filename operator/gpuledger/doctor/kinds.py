@@ -384,6 +384,13 @@ class FindingKind(StrEnum):
         "`schedulerName: SCHEDULER`",
     )
 
+    GPUS_REPLICATED = (
+        "gpus-replicated",
+        W,
+        "NVIDIA's device plugin gives out each GPU of a node several times: pods that count GPUs do not go there.",
+        "Switch sharing off in the plugin's configuration for NODE; or with replicas_elsewhere: as-gpus, pods get "
+        "replicas as GPUs; docs/moving-over.md, Mixed clusters",
+    )
     CARD_ACCESS = (
         "card-access",
         W,

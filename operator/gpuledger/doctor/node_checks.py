@@ -33,6 +33,8 @@ from gpuledger.formats.kubernetes.node import (
     AGENT_LABEL,
     NVIDIA,
     REGISTER_ANNOTATION,
+    REPLICAS_LABEL,
+    STRATEGY_LABEL,
     Inventory,
     NodeFacts,
     has_label,
@@ -374,6 +376,17 @@ def check_foreign_pods(facts: Facts) -> Iterator[Finding]:
     for node, pods in sorted(found.items()):
         text = f"pods that are not in the ledger request its cards: {some_of(pods)}"
         yield Finding.of(FindingKind.FOREIGN_PODS, f"node {node}", text, NODE=node)
+
+
+def check_replicas(facts: Facts) -> Iterator[Finding]:
+    """Yield nodes on which whole GPUs would be parts of GPUs."""
+    dialects = known(facts.release).dialects
+    for node in known(facts.nodes):
+        if node_facts(node, dialects).replicated:
+            labels = labels_of(node)
+            said = ", ".join(f"{key}={labels[key]}" for key in (STRATEGY_LABEL, REPLICAS_LABEL) if key in labels)
+            name = name_of(node)
+            yield Finding.of(FindingKind.GPUS_REPLICATED, f"node {name}", f"its labels say {said}", NODE=name)
 
 
 def check_card_access(facts: Facts) -> Iterator[Finding]:

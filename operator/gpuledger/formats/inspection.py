@@ -412,6 +412,11 @@ def offers_without_cards(facts: NodeFacts) -> list[str]:
 
 def _not_ours(facts: NodeFacts, dialects: Dialects) -> list[str]:
     """Return notes on the cards of a node that lacks our label."""
+    if facts.replicated:
+        return [
+            "it is not one of ours: its own device plugin gives out each GPU several times, as time slices or by MPS, "
+            "so pods of ours get none there, unless replicas_elsewhere is as-gpus"
+        ]
     if facts.host and facts.host.cards:
         count = f"{facts.host.cards} of {dialects.elsewhere}"
         return [

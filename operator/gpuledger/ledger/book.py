@@ -389,6 +389,7 @@ class Ledger:
                 if entry.card.uuid in closed and (entry.takes_pods or not entry.confirmed)
             ),
             unreported=len(entries) - len(reported),
+            replicated=self.hosts.is_replicated(node_name),
             topology=self._topologies.of(node_name, cards) if len(cards) > 1 else None,
         )
 

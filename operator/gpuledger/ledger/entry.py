@@ -61,6 +61,8 @@ class NodeRoom:
     """UUIDs of the cards, in order otherwise, that a pod may use without a share in the ledger."""
     unreported: int = 0
     """How many cards more the ledger has of the node, which it does not report any more."""
+    replicated: bool = False
+    """A device plugin that is not ours gives out each card there several times, so that pods of ours get none."""
     counted: int | None = None
     """How many cards are left of a node whose own device plugin only counts them; None on all others."""
     topology: Topology | None = None

@@ -31,6 +31,7 @@ class Hosts:
         self._used: dict[str, HostAmounts] = {}  # node name -> the sum of its pods
         self._uses: dict[SeatKey, _Use] = {}  # pod UID, or a pod that is to come -> what it asks for, and where
         self._promised: dict[str, _Use] = {}  # pod UID -> the same where pods are evicted for it
+        self._replicated: set[str] = set()  # nodes whose own device plugins give out each card several times
 
     def set_capacity(self, node_name: str, capacity: HostAmounts | None) -> None:
         """Note what a node offers to pods, None if that is not known or the node is gone."""
@@ -40,6 +41,16 @@ class Hosts:
             else:
                 self._capacity[node_name] = capacity
             self._touch(node_name)
+
+    def set_replicated(self, node_name: str, replicated: bool) -> None:
+        """Note whether a node's own device plugin gives out each card several times, so that pods of ours get none."""
+        if replicated != self.is_replicated(node_name):
+            (self._replicated.add if replicated else self._replicated.discard)(node_name)
+            self._touch(node_name)
+
+    def is_replicated(self, node_name: str) -> bool:
+        """Return the same."""
+        return node_name in self._replicated
 
     def free(self, node_name: str) -> HostAmounts | None:
         """Return the free amounts of a node, None if they are unknown."""

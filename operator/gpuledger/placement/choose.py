@@ -529,7 +529,9 @@ class Chooser:
         return Placement(node_name, shares_of(request, assignment, cards), request.host)
 
     def _unknown_node(self, request: PodRequest, node_name: str) -> Refusal:
-        refusal = refuse_alone(request.shape[0], NodeRoom(node_name, offer=None, cards=(), rooms=()))
+        replicated = self._ledger.hosts.is_replicated(node_name)
+        room = NodeRoom(node_name, offer=None, cards=(), rooms=(), replicated=replicated)
+        refusal = refuse_alone(request.shape[0], room)
         if refusal is None:
             raise AssertionError("a node without cards can't fit")
         return refusal

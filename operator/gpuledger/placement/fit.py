@@ -221,7 +221,7 @@ def refuse_alone(demand: Demand, node: NodeRoom) -> Refusal | None:
     if node.counted is not None:
         return _refuse_counted((demand,), node.counted)
     if not node.cards:
-        return Refusal(Reason.NO_INVENTORY, _none_reported(node.unreported))
+        return Refusal(Reason.NO_INVENTORY, _none_reported(node))
     if node.offer is None:
         return Refusal(Reason.AGENT_NOT_READY, "GPU node agent is not ready")
     if node.hangs:
@@ -246,7 +246,10 @@ def refuse_alone(demand: Demand, node: NodeRoom) -> Refusal | None:
     return _refuse_set(demand, [room.card for room in fitting]) if demand.joint else None
 
 
-def _none_reported(unreported: int) -> str:
+def _none_reported(node: NodeRoom) -> str:
+    unreported = node.unreported
+    if node.replicated:
+        return "the node's device plugin gives out each GPU several times, as time slices or by MPS"
     if not unreported:
         return "no GPUs in the ledger"
     return f"the node no longer reports {'its GPU' if unreported == 1 else f'any of its {unreported} GPUs'}"

@@ -363,6 +363,7 @@ class ObjectCluster:
         self._ledger.zones.observe(facts.name, self._nodes[facts.name].rules.labels)
         self._ledger.set_offer(facts.name, facts.offer)
         self._ledger.hosts.set_capacity(facts.name, facts.host)
+        self._ledger.hosts.set_replicated(facts.name, facts.replicated)
 
     def _is_new(self, card: Card, given: Given) -> bool:
         entry = self._ledger.entry(card.uuid)

@@ -402,6 +402,7 @@ class InventoryKeeper(Component):
         self._reported_problems.pop(node_name, None)
         self._ledger.set_offer(node_name, None)
         self._ledger.hosts.set_capacity(node_name, None)
+        self._ledger.hosts.set_replicated(node_name, False)
         self.recheck(node_name)
         for uuid in given_up:
             self._offer_to_others(uuid)
@@ -477,6 +478,7 @@ class InventoryKeeper(Component):
         offer = None if self._agents.not_ready(facts.name) else facts.offer
         self._ledger.set_offer(facts.name, offer, hangs=bool(self._starts.problem(facts.name)))
         self._ledger.hosts.set_capacity(facts.name, facts.host if facts.takes_pods else None)
+        self._ledger.hosts.set_replicated(facts.name, facts.replicated)
 
     def _read(self, facts: NodeFacts) -> None:
         try:

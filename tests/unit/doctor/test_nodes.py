@@ -278,6 +278,15 @@ def test_pods_of_a_scheduler_name_that_was_ours_are_in_the_ledger(found: Found) 
     assert "default/a" not in finding.text
 
 
+def test_nodes_whose_gpus_are_given_out_several_times() -> None:
+    labels = {"nvidia.com/gpu.sharing-strategy": "time-slicing", "nvidia.com/gpu.replicas": "10"}
+    node = {"metadata": {"name": "sliced", "labels": labels}, "status": {"allocatable": {"nvidia.com/gpu": "10"}}}
+    settings = Settings(node_label="gpu=on")
+    (finding,) = examine(healthy(settings, nodes=[node])).findings
+    assert (finding.kind.value, finding.where) == ("gpus-replicated", "node sliced")
+    assert finding.text == "its labels say nvidia.com/gpu.sharing-strategy=time-slicing, nvidia.com/gpu.replicas=10"
+
+
 def on_node(name: str, value: str = "all", maker: str = "", namespace: str = "default") -> dict[str, Any]:
     pod = a_pod_object(name, {"cpu": "1"}, node_name=NODE.name)
     pod["metadata"]["namespace"] = namespace

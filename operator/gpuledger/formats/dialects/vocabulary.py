@@ -272,6 +272,8 @@ class Dialects:
     """Key and value of the label without which a node's cards are not ours."""
     elsewhere: str = ""
     """The name by which nodes without the label may count cards that pods of ours can get; empty: they get none."""
+    replicas_elsewhere: bool = False
+    """Whether that holds where NVIDIA's plugin gives out each card several times."""
     most_containers: int = MOST_CONTAINERS
     """Of one pod that ask for cards: a search takes time that grows steeply with their number."""
     by_name: Mapping[str, tuple[Vocabulary, ...]] = field(init=False, compare=False, repr=False)

@@ -40,6 +40,11 @@ REPAIRED_ANNOTATION = "gpuledger.dev/cards-repaired"
 AGENT_LABEL = "gpuledger.dev/agent"
 """On nodes that run our agent, or are to."""
 
+REPLICAS_LABEL, STRATEGY_LABEL = "nvidia.com/gpu.replicas", "nvidia.com/gpu.sharing-strategy"
+"""By which GPU Feature Discovery says how often NVIDIA's device plugin gives out each card, and as what."""
+NOT_SHARED = "none"
+"""Of the strategies. The others are `time-slicing` and `mps`."""
+
 CLASSIC_COUNT = "volcano.sh/gpu-number"
 NVIDIA = "nvidia"
 
@@ -61,6 +66,8 @@ class NodeFacts:
     """Its allocatable CPU and memory, if it reports them; with the number of its cards if only that is known."""
     left_out: tuple[NodeRegister, ...] = ()
     """Capacities that would list the cards of one of the registers a second time."""
+    replicated: bool = False
+    """Its own device plugin gives out each card several times, so that pods of ours get none by their number."""
 
     @property
     def takes_pods(self) -> bool:
@@ -87,7 +94,9 @@ def node_facts(node: Mapping[str, Any], dialects: Dialects) -> NodeFacts:
     annotations = metadata.get("annotations") or {}
     if not has_label(node, dialects.node_label):
         host = _counting_host(node, dialects)
-        return NodeFacts(metadata.get("name", ""), (), None, frozenset(), None, host)
+        replicated = host is not None and not dialects.replicas_elsewhere and has_replicas(node)
+        host = None if replicated else host
+        return NodeFacts(metadata.get("name", ""), (), None, frozenset(), None, host, replicated=replicated)
     registers = tuple(_registers(annotations, status, dialects))
     native = tuple(found for found in registers if found[0].dialect is Dialect.NATIVE)
     allocatable = status.get("allocatable") or {}
@@ -109,6 +118,12 @@ def node_facts(node: Mapping[str, Any], dialects: Dialects) -> NodeFacts:
         host=host_capacity(node),
         left_out=() if native else tuple(_listed_twice(annotations, status, dialects)),
     )
+
+
+def has_replicas(node: Mapping[str, Any]) -> bool:
+    """Return whether the labels of a node say that NVIDIA's device plugin gives out each card several times."""
+    labels = (node.get("metadata") or {}).get("labels") or {}
+    return labels.get(STRATEGY_LABEL, NOT_SHARED) != NOT_SHARED or labels.get(REPLICAS_LABEL, "1") not in ("0", "1")
 
 
 def _counting_host(node: Mapping[str, Any], dialects: Dialects) -> HostAmounts | None:

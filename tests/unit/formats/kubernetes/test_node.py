@@ -224,6 +224,27 @@ def test_a_node_without_our_label_whose_plugin_counts_its_cards_is_known_by_thei
 
 
 @pytest.mark.parametrize(
+    ("labels", "settings"),
+    [
+        ({"nvidia.com/gpu.replicas": "1", "nvidia.com/gpu.sharing-strategy": "none"}, {}),
+        ({"nvidia.com/gpu.replicas": "10"}, {"replicas_elsewhere": "as-gpus"}),
+        ({"nvidia.com/gpu.sharing-strategy": "time-slicing"}, {"replicas_elsewhere": "as-gpus"}),
+    ],
+)
+def test_a_node_whose_plugin_gives_out_each_gpu_once_or_where_that_is_allowed_counts(
+    labels: dict[str, str], settings: dict[str, Any]
+) -> None:
+    dialects = dialects_of(Settings(node_label="gpu=on", **settings))
+    found = node_facts(a_counting_node(labels, {}, {GPU: "10"}), dialects)
+    assert (found.takes_pods, found.replicated) == (True, False)
+
+
+def test_a_node_that_is_ours_says_nothing_of_replicas() -> None:
+    found = node_facts(a_counting_node({"gpu": "on", "nvidia.com/gpu.replicas": "10"}, {}, {GPU: "10"}), MIXED)
+    assert not found.replicated
+
+
+@pytest.mark.parametrize(
     ("labels", "annotations", "allocatable", "settings"),
     [
         (OURS, {}, {GPU: "4"}, {}),  # it has not listed its cards yet
@@ -234,6 +255,8 @@ def test_a_node_without_our_label_whose_plugin_counts_its_cards_is_known_by_thei
         ({}, {}, {GPU: "many"}, {}),
         ({}, {}, {VOLCANO_COUNT: "4"}, {}),
         ({}, {}, {GPU: "4"}, {"whole_gpus_elsewhere": False}),
+        ({"nvidia.com/gpu.replicas": "10"}, {}, {GPU: "10"}, {}),  # ten parts of one card
+        ({"nvidia.com/gpu.sharing-strategy": "mps"}, {}, {GPU: "2"}, {}),
         ({}, {}, {GPU: "4"}, {"resource_count": "gpuledger.dev/gpu"}),  # kube-scheduler counts that name by itself
         ({}, {}, {GPU: "4"}, {"node_label": ""}),  # nothing tells it from one whose cards are to come
     ],
