@@ -81,11 +81,12 @@ class ClaimRule:
     def _held(self, claim_uid: str, pod_uid: str) -> Iterator[str]:
         """Yield the devices that pods have by a claim.
 
-        What another operator is taking back from a pod that is bound in this moment counts: that one leaves it then.
+        What another operator is taking back from a pod that is bound in this moment counts: that one leaves it then. So
+        does what a pod leaves that has ended while this one joined its claim: this one inherits it.
         """
         for uuid, card in self._cards.items():
-            own = [each for each in holders_of(card) if each["podUID"] == pod_uid]
-            if any(claim_uid in claim_uids(holder) for holder in (*self._holders(uuid), *own)):
+            theirs = [each for each in holders_of(card) if each["podUID"] in {pod_uid, *self._bound}]
+            if any(claim_uid in claim_uids(holder) for holder in theirs):
                 yield device_of(uuid)
 
 
