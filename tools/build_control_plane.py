@@ -89,6 +89,8 @@ KUEUE = Program("kueue", "kueue", "sigs.k8s.io/kueue/cmd/kueue", 180)
 KARPENTER = Program("karpenter", "karpenter", "sigs.k8s.io/karpenter/kwok", 260)
 JOBSET = Program("jobset", "jobset", "sigs.k8s.io/jobset", 190)
 LWS = Program("lws", "lws", "sigs.k8s.io/lws/cmd", 165)
+KUBERAY = Program("kuberay", "kuberay", "github.com/ray-project/kuberay/ray-operator", 105)
+MPI = Program("mpi-operator", "mpi-operator", "github.com/kubeflow/mpi-operator/cmd/mpi-operator", 115)
 OF_KUBERNETES = ("kubernetes", "kubeadm")
 """Modules that there are for each minor version. What only kind needs is apart: most tests need not wait for it."""
 
@@ -196,7 +198,13 @@ def ensure_controller(program: Program) -> tuple[Path, Path]:
 
     Few tests need them, so `ensure_test_programs` leaves them out. Raises BuildError.
     """
-    return _built([program])[program], _sources(program.module, program.package.removesuffix("/cmd"))
+    return _built([program])[program], _sources(program.module, program.package.partition("/cmd")[0])
+
+
+def coscheduling_groups() -> Path:
+    """Return the file of the CustomResourceDefinition of Coscheduling's PodGroups. Raises BuildError."""
+    sources = _sources(KUBERAY.module, "sigs.k8s.io/scheduler-plugins")
+    return sources / "config" / "crd" / "bases" / "scheduling.x-k8s.io_podgroups.yaml"
 
 
 def karpenter_types() -> list[Path]:

@@ -10,22 +10,18 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
-import yaml
 
 from cluster.cluster import PODS, Cluster
 from cluster.gangs import explained, gang_cluster, held
 from cluster.preempting import Kubelet
+from cluster.recipes import bound, cards, fail, recipe, uids
 from control_plane import ControlPlane
 from controllers import RELEASES, Controller
-from installation import REPOSITORY
 
-Json = dict[str, Any]
 Say = Callable[[str], None]
 
-RECIPES = REPOSITORY / "examples" / "recipes"
 REPLACEMENT_S = 20.0
 JOBSETS = "/apis/jobset.x-k8s.io/v1alpha2/namespaces/default/jobsets"
 GROUPS = "/apis/leaderworkerset.x-k8s.io/v1/namespaces/default/leaderworkersets"
@@ -57,42 +53,6 @@ def cluster(scene: Scene) -> Iterator[Cluster]:
         cluster.request("DELETE", path)
     cluster.wait(lambda: not cluster.pods(), "all pods are gone")
     cluster.clear()
-
-
-def recipe(name: str, called: str = "") -> Json:
-    found: Json = yaml.safe_load((RECIPES / f"{name}.yaml").read_text())
-    if called:
-        found["metadata"]["name"] = called
-    return found
-
-
-def bound(cluster: Cluster, owner: str) -> dict[str, Json]:
-    """Return the pods whose names begin like this, and that have a node and are not on their way out."""
-    return {
-        name: found
-        for name, found in cluster.pods().items()
-        if name.startswith(owner) and found["spec"].get("nodeName") and "deletionTimestamp" not in found["metadata"]
-    }
-
-
-def fail(cluster: Cluster, name: str) -> None:
-    """Have a pod fail, as its kubelet reports it."""
-    ended = {"name": "worker", "state": {"terminated": {"exitCode": 1, "reason": "Error"}}}
-    status = {
-        "phase": "Failed",
-        "containerStatuses": [{**ended, "image": "", "imageID": "", "ready": False, "restartCount": 0}],
-    }
-    cluster.patch(f"{PODS}/{name}/status", {"status": status})
-
-
-def uids(pods: dict[str, Json]) -> set[str]:
-    return {each["metadata"]["uid"] for each in pods.values()}
-
-
-def cards(cluster: Cluster, owner: str) -> set[str]:
-    """Return the cards that pods hold whose names begin like this."""
-    holders = cluster.holders().items()
-    return {uuid for uuid, all_of_card in holders if any(each["pod"].startswith(owner) for each in all_of_card)}
 
 
 def test_a_jobset_starts_whole_by_what_it_says_itself_and_leaves_nothing(cluster: Cluster, say: Say) -> None:
