@@ -40,7 +40,7 @@ def test_a_user_does_not_choose_how_much_is_told() -> None:
     assert len(ways_past_the_ledger({"spec": {"containers": [main]}}, DIALECTS)) == MOST_WAYS
 
 
-def a_pod(limits: dict[str, str], maker: str = "", **fields: Any) -> Json:
+def a_pod(limits: dict[str, str], fields: Json, maker: str = "") -> Json:
     pod = a_pod_object("any", limits, node_name="node-a")
     pod["spec"]["containers"][0] |= fields
     if maker:
@@ -48,20 +48,20 @@ def a_pod(limits: dict[str, str], maker: str = "", **fields: Any) -> Json:
     return pod
 
 
-VARIABLE = {"env": [{"name": VISIBLE, "value": "all"}]}
-PRIVILEGED = {"securityContext": {"privileged": True}}
+VARIABLE: Json = {"env": [{"name": VISIBLE, "value": "all"}]}
+PRIVILEGED: Json = {"securityContext": {"privileged": True}}
 
 
 @pytest.mark.parametrize(
     ("pod", "is_told"),
     [
-        (a_pod({GPU: "1"}, **VARIABLE), True),
-        (a_pod({GPU: "1"}, **PRIVILEGED), True),
-        (a_pod({GPU: "1"}, "DaemonSet", **VARIABLE), True),
-        (a_pod({"cpu": "1"}, **VARIABLE), True),
-        (a_pod({"cpu": "1"}, "ReplicaSet", **VARIABLE), True),
-        (a_pod({"cpu": "1"}, "DaemonSet", **VARIABLE), False),  # a node agent
-        (a_pod({"cpu": "1"}, **PRIVILEGED), False),  # for whatever else
+        (a_pod({GPU: "1"}, VARIABLE), True),
+        (a_pod({GPU: "1"}, PRIVILEGED), True),
+        (a_pod({GPU: "1"}, VARIABLE, "DaemonSet"), True),
+        (a_pod({"cpu": "1"}, VARIABLE), True),
+        (a_pod({"cpu": "1"}, VARIABLE, "ReplicaSet"), True),
+        (a_pod({"cpu": "1"}, VARIABLE, "DaemonSet"), False),  # a node agent
+        (a_pod({"cpu": "1"}, PRIVILEGED), False),  # for whatever else
     ],
 )
 def test_the_audit_is_told_of_pods_that_want_cards_and_not_of_the_clusters_own_programs(
