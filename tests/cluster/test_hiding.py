@@ -130,6 +130,19 @@ def test_containers_without_cards_get_a_variable_by_which_nvidias_runtime_gives_
             assert one["resources"].get("limits") or values in (["void"], ["none"])
 
 
+def test_what_daemon_sets_make_keeps_its_variable(hiding: Hiding) -> None:
+    spec, _ = PAST_THE_LEDGER["all cards"]
+    body = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "any", "ownerReferences": [DAEMON_SET]},
+        "spec": spec,
+    }
+    (main,) = create(hiding.user, deepcopy(body))["spec"]["containers"]
+    assert [each["value"] for each in main["env"] if each["name"] == "NVIDIA_VISIBLE_DEVICES"] == ["all"]
+    assert filled_in(body, RULES)["spec"] == spec
+
+
 def test_hidden_pods_are_bound_though_no_node_has_such_a_resource(hiding: Hiding) -> None:
     cluster = hiding.cluster
     cluster.add_nodes(1, gpus=8)

@@ -44,12 +44,17 @@ def hidden_pods(dialects: Dialects, scheduler_names: Sequence[str], *, with_sums
         f"({_with_claims(scheduler_names)}) ||\n"
         f"({_SCHEDULER} in {literal(['', CLUSTERS_OWN, *scheduler_names])} &&\n{asking})"
     )
-    daemon = f"o.kind == {literal(DAEMON_SET)} && o.?controller.orValue(false)"
     return [
         *([_without_sums(dialects)] if with_sums else []),
-        named("is-of-no-daemon-set", f"!object.metadata.?ownerReferences.orValue([]).exists(o, {daemon})"),
+        of_no_daemon_set(),
         named("has-cards", ours),
     ]
+
+
+def of_no_daemon_set() -> Json:
+    """Return the condition that no DaemonSet has made a pod."""
+    daemon = f"o.kind == {literal(DAEMON_SET)} && o.?controller.orValue(false)"
+    return named("is-of-no-daemon-set", f"!object.metadata.?ownerReferences.orValue([]).exists(o, {daemon})")
 
 
 def brings_claims(scheduler_names: Sequence[str]) -> Json:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from gpuledger.formats.admission.autoscalers import of_no_daemon_set
 from gpuledger.formats.admission.rules import all_named, denial, named, patch
 from gpuledger.formats.custom_resource.crd import ALL_CONTAINERS, literal, mentions
 from gpuledger.formats.dialects.vocabulary import Dialects
@@ -95,8 +96,11 @@ def _text_in_cel(kind: WayKind, who: str, what: str = "") -> str:
 
 
 def lacking_containers(dialects: Dialects) -> list[Json]:
-    """Return the condition that a pod has a container that asks for no cards, and could get some by the variable."""
-    return [named("lacks-the-variable", f"{ALL_CONTAINERS}.exists(c, {_lacks(dialects)})")]
+    """Return the conditions that a pod has a container that asks for no cards, and could get some by the variable.
+
+    Pods of DaemonSets are the cluster's own: what watches cards has to see all of them.
+    """
+    return [of_no_daemon_set(), named("lacks-the-variable", f"{ALL_CONTAINERS}.exists(c, {_lacks(dialects)})")]
 
 
 def overwriting_variables(dialects: Dialects) -> list[Json]:

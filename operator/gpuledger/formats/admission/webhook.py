@@ -14,7 +14,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from gpuledger.formats.admission.autoscalers import brings_claims, hide
+from gpuledger.formats.admission.autoscalers import brings_claims, hide, is_of_daemon_set
 from gpuledger.formats.admission.card_access import lacking_containers
 from gpuledger.formats.admission.policies import NOT_IGNORED, rule
 from gpuledger.formats.admission.rules import (
@@ -69,7 +69,7 @@ def filled_in(pod: Mapping[str, Any], rules: AdmissionRules) -> Json:
     """Return a new pod with what it left out."""
     requests = _readable(pod, rules.dialects)
     changed = deepcopy(dict(pod))
-    if rules.overwriting:
+    if rules.overwriting and not is_of_daemon_set(pod):
         overwrite(changed, rules.dialects)
     if requests is not None and not any(requests):
         _sum_up(changed, rules)
