@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,7 @@ from cluster.recipes import bound, cards, fail, recipe, uids
 from control_plane import ControlPlane
 from controllers import RELEASES, Controller, install_coscheduling_groups
 
+Json = dict[str, Any]
 Say = Callable[[str], None]
 
 SETTINGS = {"gang_replacement_s": 20.0, "release_delay_s": 1, "extra_scheduler_names": ["scheduler-plugins-scheduler"]}
@@ -51,6 +53,8 @@ RAY = Kind("raycluster", "/apis/ray.io/v1/namespaces/default/rayclusters", "ray"
 def scene() -> Iterator[Cluster]:
     with ControlPlane.run() as plane, Kubelet(plane):
         install_coscheduling_groups(plane)
+        for name, value in (("low", 10), ("high", 1000)):
+            plane.kubectl("create", "priorityclass", name, f"--value={value}")
         for name in ("mpi-operator", "kuberay"):
             Controller(plane, RELEASES[name]).start()
         with gang_cluster(nullcontext(plane), SETTINGS) as cluster:
@@ -110,6 +114,30 @@ def test_a_worker_that_its_controller_makes_anew_gets_its_cards_although_another
     say(f"a worker of a RayCluster was bound again {time.monotonic() - began_s:.1f} s after it had failed")
     assert cards(cluster, RAY.name) == had
     assert [name for name in bound(cluster, "second-") if "worker" in name] == []
+    cluster.check_consistent()
+
+
+def with_priority(found: Json, name: str) -> Json:
+    """Return an object whose templates of pods name a priority class."""
+    spec = found["spec"]
+    of_ray = [spec["headGroupSpec"], *spec["workerGroupSpecs"]] if found["kind"] == "RayCluster" else []
+    for each in (*spec.get("mpiReplicaSpecs", {}).values(), *of_ray):
+        each["template"]["spec"]["priorityClassName"] = name
+    return found
+
+
+@pytest.mark.parametrize(("low", "high"), [(RAY, MPI), (MPI, RAY)], ids=["mpijob", "raycluster"])
+def test_one_of_higher_priority_gets_all_cards_of_one_of_lower_which_waits_whole(
+    cluster: Cluster, low: Kind, high: Kind
+) -> None:
+    cluster.add_nodes(1)
+    cluster.request("POST", low.path, with_priority(recipe(low.recipe), "low"))
+    cluster.wait(lambda: len(bound(cluster, low.name)) == 5, "all five of the lower priority are bound")
+    cluster.request("POST", high.path, with_priority(recipe(high.recipe), "high"))
+    cluster.wait(lambda: len(bound(cluster, high.name)) == 5, "all five of the higher priority are bound")
+    assert (len(cards(cluster, high.a_worker)), held(cluster)) == (8, 8)
+    cluster.settle(1.0)
+    assert bound(cluster, low.a_worker) == {}
     cluster.check_consistent()
 
 

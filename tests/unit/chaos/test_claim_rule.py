@@ -81,6 +81,15 @@ def test_a_pod_that_joins_another_one_is_in_order(checker: Checker) -> None:
     assert not checker.findings
 
 
+def test_a_pod_that_joins_one_that_leaves_in_this_moment_inherits_its_share(checker: Checker) -> None:
+    checker.take(changed("card", None, a_card(a_part())))
+    checker.take(changed("claim", None, a_claim(pods=(FIRST, SECOND))))
+    bind(checker)
+    checker.take(changed("card", a_card(a_part()), a_card(a_part(state="releasing"))))
+    bind(checker, SECOND)
+    assert not found(checker)
+
+
 @pytest.mark.parametrize(
     ("claim", "part", "words"),
     [
