@@ -178,7 +178,10 @@ CARD_WORDS = {
 
 
 def _unused_card_words(document: Mapping[str, Any]) -> list[str]:
-    annotations = (document.get("metadata") or {}).get("annotations") or {}
+    metadata = document.get("metadata")
+    annotations = metadata.get("annotations") if isinstance(metadata, dict) else None
+    if not isinstance(annotations, dict):
+        return []
     return [f"annotation {name} has no effect: {here}" for name, here in CARD_WORDS.items() if name in annotations]
 
 

@@ -38,7 +38,7 @@ def test_what_was_found_is_a_table_and_a_sentence() -> None:
     assert re.split(r" {3,}", title) == ["SEVERITY", "FINDING", "WHERE", "WHAT IS WRONG", "HOW TO FIX IT"]
     assert [row.split()[:2] for row in rows] == [["error", "lease-not-held"], ["error", "cards-not-entered"]]
     assert (empty, isolation) == ("", "Isolation: hami-core on 1 node.")
-    assert sentence == "37 checks: 2 errors, 0 warnings."
+    assert sentence == "39 checks: 2 errors, 0 warnings."
 
 
 def test_a_terminal_has_colours_and_a_pipe_has_none() -> None:
