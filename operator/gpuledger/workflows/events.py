@@ -21,6 +21,15 @@ class PodRefused:
 
 
 @dataclass(frozen=True, slots=True)
+class SchedulerRefused:
+    """kube-scheduler itself lets a pod go to no node, for another reason than before."""
+
+    uid: str
+    rules_out: bool
+    """No node would take it, whatever other pods leave."""
+
+
+@dataclass(frozen=True, slots=True)
 class MemberRefused:
     """A pod was refused, as its gang waits."""
 

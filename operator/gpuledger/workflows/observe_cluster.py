@@ -287,7 +287,7 @@ class ClusterObserver(Component):
 
     def _observe_pending(self, pod: Json) -> None:
         uid = pod["metadata"]["uid"]
-        if self._waiting.observe(pod):
+        if self._waiting.there(uid):
             self._maybe_refused.add(uid)
         for follower in self._of_pending:
             follower.observe_pending(pod)

@@ -46,6 +46,7 @@ from gpuledger.reports.cards import pod_json
 from gpuledger.reports.explanation import Explanation, State, moment, request_text
 from gpuledger.reports.records import Record, RecordKind
 from gpuledger.workflows.context import Component
+from gpuledger.workflows.events import SchedulerRefused
 from gpuledger.workflows.tasks import KeyedWorker
 
 PODS_AT_ONCE = 1
@@ -283,6 +284,7 @@ class RefusedByScheduler(Component):
         elif report != self._reports.get(uid):
             self._reports[uid] = report
             self.changes += 1
+            self._events.tell(SchedulerRefused(uid, words.rules_out))
 
     def forget_pending(self, pod_uid: str) -> None:
         """Record that a pod is bound or gone."""

@@ -22,14 +22,13 @@ from uuid import uuid4
 from attrs import define
 
 from gpuledger.formats.annotations import WOKEN_ANNOTATION
-from gpuledger.formats.scheduler import LONGEST_BACK_OFF_S, scheduler_words
+from gpuledger.formats.scheduler import LONGEST_BACK_OFF_S
 from gpuledger.ledger.book import Ledger, NodeChange
 from gpuledger.ledger.quotas import Left, Quotas, is_certain
 from gpuledger.ledger.seats import FOREVER, Seat, Strength
 from gpuledger.model.clock import BoundedMap
 from gpuledger.model.errors import ApiError, Conflict, QuotaExceeded, Unreachable
 from gpuledger.model.gang import QuotaLimit, SeatKey
-from gpuledger.model.json_object import Json
 from gpuledger.model.node import NodeSet, NodeSets
 from gpuledger.model.request import PodRequest, Shape
 from gpuledger.model.share import Placement, Pod, Share
@@ -38,7 +37,7 @@ from gpuledger.placement.fit import payers_of
 from gpuledger.placement.policy import StepBudget
 from gpuledger.placement.sketch import Sketch
 from gpuledger.workflows.context import Component
-from gpuledger.workflows.events import SelectorsAllowed
+from gpuledger.workflows.events import SchedulerRefused, SelectorsAllowed
 from gpuledger.workflows.tasks import sleep_backoff
 
 Rank = tuple[int, str, int]
@@ -55,8 +54,8 @@ class WaitingPod:
     node_names: NodeSet | None
     tried_s: float | None = None
     """When kube-scheduler asked for it last, in Unix seconds; None if it has not, since this operator has started."""
-    call: str = ""
-    """The value of the annotation by which it is woken for the room that is kept for it."""
+    evicts: bool = False
+    """That room was made by evictions: their pods may be at their nodes for longer, as kube-scheduler sees it."""
 
     @property
     def created(self) -> str:
@@ -227,6 +226,9 @@ SHAPES_AT_ONCE = 64
 EARMARK_S = LONGEST_BACK_OFF_S + 2.0
 """How long room is kept for a pod that was woken and does not come. It may have to wait for the end of its back-off."""
 
+REFUSED_S = 1.0
+"""How long room is kept for one that was woken, and that kube-scheduler itself has refused since."""
+
 GONE_KEPT = 4096
 """Pods of which is remembered that they wait no more: kube-scheduler's view is behind by less."""
 
@@ -346,20 +348,17 @@ class PodsByShape:
 class PodRequeuer(Component):
     """Has kube-scheduler try pods."""
 
-    async def wake_up(self, pod: Pod, call: str = "") -> None:
-        """Have kube-scheduler try a pod; `call` is what its annotation says then, any new one if empty.
-
-        Raises ApiError.
-        """
+    async def wake_up(self, pod: Pod) -> None:
+        """Have kube-scheduler try a pod. Raises ApiError."""
         self._counts.wake_ups.inc()
-        await self._store.annotate_pod(pod, WOKEN_ANNOTATION, call or uuid4().hex)
+        await self._store.annotate_pod(pod, WOKEN_ANNOTATION, uuid4().hex)
 
-    async def keep_waking(self, pod: Pod, as_long_as: Callable[[], bool], call: str = "") -> bool:
+    async def keep_waking(self, pod: Pod, as_long_as: Callable[[], bool]) -> bool:
         """Have kube-scheduler try a pod, again where the API server does not answer; return whether that was said."""
         attempt = 0
         while as_long_as():
             try:
-                await self.wake_up(pod, call)
+                await self.wake_up(pod)
                 return True
             except (Conflict, Unreachable) as error:
                 await sleep_backoff(attempt, error)
@@ -389,6 +388,7 @@ class WaitingPods(Component):
         self._ledger.quotas.on_room.append(self._may_have_more)
         self._ledger.seats.on_displaced.append(lambda seats: self.have_lost_room(seat.key for seat in seats))
         self._events.on(SelectorsAllowed, self._more_evaluated)
+        self._events.on(SchedulerRefused, self._may_not_come)
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._blocked) + len(self._earmarks)
@@ -421,9 +421,10 @@ class WaitingPods(Component):
         self._remove(pod_uid)
         self._numbers.pop(pod_uid, None)
 
-    def all(self) -> list[WaitingPod]:
-        """Return all pending pods in scheduling order, including those with reserved room."""
-        return sorted([*self._waiting, *self._blocked, *self._earmarks.values()], key=rank_of)
+    def all(self, *, without_room: bool = False) -> list[WaitingPod]:
+        """Return all pending pods in scheduling order; or those alone that have neither room nor a quota in the way."""
+        others = () if without_room else (*self._blocked, *self._earmarks.values())
+        return sorted([*self._waiting, *others], key=rank_of)
 
     def find(self, pod_uid: str) -> WaitingPod | None:
         """Return a pod that waits; None if it does not, or if nothing is known of it."""
@@ -432,10 +433,6 @@ class WaitingPods(Component):
     def limit_of(self, pod_uid: str) -> QuotaLimit | None:
         """Return the limit of a pod's namespace that keeps it waiting, if one does."""
         return self._blocked.limit_of(pod_uid)
-
-    def in_order(self) -> list[WaitingPod]:
-        """Return the pods without room, in scheduling order."""
-        return sorted(self._waiting, key=rank_of)
 
     def lookup(self, pod_uid: str) -> WaitingPod | None:
         """Return a pod for which there is no room; None if it has some, or is not known to wait."""
@@ -446,23 +443,12 @@ class WaitingPods(Component):
         if (waiting := self._waiting.find(pod_uid)) is not None:
             placement = Placement(node_name, tuple(shares), waiting.request.host)
             self._ledger.seats.take(_seat(waiting, placement))
-            self._earmark(waiting)
+            self._earmark(waiting, evicts=True)
 
-    def observe(self, pod: Json) -> bool:
-        """Observe a pod without a node; return whether it was gone: etcd was put back to before that.
-
-        One that was woken and that kube-scheduler lets go to no node will not come for its room. What rules it out is
-        nothing that room ends, so kube-scheduler asks by itself when that has changed.
-        """
-        uid, annotations = pod["metadata"]["uid"], pod["metadata"].get("annotations") or {}
-        earmark = self._earmarks.get(uid)
-        if earmark is not None and annotations.get(WOKEN_ANNOTATION) == earmark.call and scheduler_words(pod).rules_out:
-            logger.info("pod %s was woken, and kube-scheduler lets it go to no node: others get its room", earmark.pod)
-            self.forget(uid)
-            self._ledger.seats.give_up(uid)
-            self._look_further()
-        was_gone = uid in self._gone
-        self._gone.drop(uid)
+    def there(self, pod_uid: str) -> bool:
+        """Record that a pod is there and has no node; return whether it was gone: etcd was put back to before that."""
+        was_gone = pod_uid in self._gone
+        self._gone.drop(pod_uid)
         return was_gone
 
     def gone(self, pod_uid: str) -> None:
@@ -558,11 +544,30 @@ class WaitingPods(Component):
         has_room, was_blocked = self._earmarks.pop(pod_uid, None) is not None, self._blocked.remove(pod_uid)
         self.changes += self._waiting.remove(pod_uid) or has_room or was_blocked
 
-    def _earmark(self, waiting: WaitingPod) -> None:
+    def _may_not_come(self, event: SchedulerRefused) -> None:
+        """Give room to others where kube-scheduler itself has refused a pod for which some is kept.
+
+        Where a rule keeps the pod from all nodes, at once: nothing that room ends is in its way, and kube-scheduler
+        asks by itself when that has changed. Where it lacks CPU, kube-scheduler may still have to see who has ended; if
+        pods were evicted for it, they may take long.
+        """
+        earmark, seat = self._earmarks.get(event.uid), self._ledger.seats.of(event.uid)
+        if earmark is None or seat is None or seat.strength is not Strength.WAITING:
+            return
+        until_s = self._clock.now_s() + REFUSED_S
+        if event.rules_out:
+            logger.info("pod %s may go to no node: others get the room that was kept for it", earmark.pod)
+            self.forget(event.uid)
+            self._ledger.seats.give_up(event.uid)
+        elif until_s < seat.until_s < FOREVER and not earmark.evicts:
+            self._ledger.seats.strengthen(event.uid, Strength.WAITING, until_s)
+        self._look_further()  # also when the next seat expires
+
+    def _earmark(self, waiting: WaitingPod, *, evicts: bool = False) -> None:
         self._remove(waiting.pod.uid)
         self.changes += 1
         # It may lose this room, and get some once more.
-        earmark = self._earmarks[waiting.pod.uid] = replace(waiting, call=uuid4().hex)
+        earmark = self._earmarks[waiting.pod.uid] = replace(waiting, evicts=evicts)
         self._tasks.after(GRACE_S, self._call, earmark)
 
     def _call(self, waiting: WaitingPod) -> None:
@@ -579,7 +584,7 @@ class WaitingPods(Component):
         def waits() -> bool:
             return self._earmarks.get(uid) is waiting
 
-        is_woken = await self.requeuer.keep_waking(waiting.pod, lambda: waits() and self._is_active(), waiting.call)
+        is_woken = await self.requeuer.keep_waking(waiting.pod, lambda: waits() and self._is_active())
         if waits() and is_woken:
             seats.strengthen(uid, Strength.WAITING, self._clock.now_s() + EARMARK_S)
             self._look_further()  # when the next seat expires

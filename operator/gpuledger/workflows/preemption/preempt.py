@@ -316,7 +316,9 @@ class Preemption(Component):
 
     def _pods(self, hard: bool) -> list[SinglePod]:
         """Return the pending pods that may preempt, in order: those of several containers if `hard`, else of one."""
-        found = (SinglePod(self, self._ledger, self._waiting, waiting) for waiting in self._waiting.in_order())
+        found = (
+            SinglePod(self, self._ledger, self._waiting, waiting) for waiting in self._waiting.all(without_room=True)
+        )
         undecided = [each for each in found if each.is_hard == hard and self._of_pods.is_undecided(each)]
         undecided = [each for each in undecided if not self._waits_for_nodes(each.key)]
         by_uid = {each.key: each for each in undecided}

@@ -27,7 +27,7 @@ from gpuledger.model.share import Holder, Placement, Pod
 from gpuledger.placement.choose import LOOKED_AT_A_TIME, STEPS_OF_A_LOOK
 from gpuledger.placement.policy import StepBudget
 from gpuledger.workflows.pending import waiting_pods as wake_up
-from gpuledger.workflows.pending.waiting_pods import EARMARK_S, GRACE_S
+from gpuledger.workflows.pending.waiting_pods import EARMARK_S, GRACE_S, REFUSED_S
 
 CARDS = cards_of("node-a", 3)
 CARD, SECOND, THIRD = CARDS
@@ -372,31 +372,51 @@ UNTOLERATED = "0/2 nodes are available: 2 node(s) had untolerated taint {team: b
 TOO_SMALL = "0/2 nodes are available: 2 Insufficient cpu. preemption: 0/2 nodes are available: 2 No victims."
 
 
+def refused_with(message: str) -> Callable[[OperatorParts], None]:
+    """Return what lets the operator see that kube-scheduler has refused pod a with this message."""
+
+    def show(parts: OperatorParts) -> None:
+        pod = deepcopy(parts.api.pods["default", "a"])
+        condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+        pod["status"]["conditions"] = [condition]
+        parts.api.put_pod(pod)
+        parts.observer.pending_pod(pod, gone=False)
+
+    return show
+
+
 @pytest.mark.parametrize(
-    ("message", "call", "has_room"),
+    ("message", "at_once", "soon"),
     [
-        (UNTOLERATED, "", "b"),
-        (TOO_SMALL, "", "a"),  # whoever leaves may still have to end: kube-scheduler sees it later than the operator
-        (UNTOLERATED, "before", "a"),  # said before this call
+        (UNTOLERATED, "b", "b"),
+        (TOO_SMALL, "a", "b"),  # kube-scheduler may still have to see who has ended
+        ("0/2 nodes are available: 2 no card with a free slot.", "a", "a"),  # that is of this operator
     ],
 )
-async def test_room_of_a_woken_pod_that_may_go_to_no_node_is_free_at_once(
-    api: ApiServer, parts: OperatorParts, message: str, call: str, has_room: str
+async def test_room_of_a_woken_pod_that_kube_scheduler_itself_refuses_is_soon_free(
+    parts: OperatorParts, message: str, at_once: str, soon: str
 ) -> None:
     wait_for_room(parts, "a")
     wait_for_room(parts, "b")
     await free(parts, CARD)
     await asyncio.sleep(1.1 * GRACE_S)
-    assert (called(api), kept(parts)) == (["a"], ["a"])
-    pod = deepcopy(api.pods["default", "a"])
-    pod["status"]["conditions"] = [
-        {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
-    ]
-    if call:
-        pod["metadata"]["annotations"][WOKEN_ANNOTATION] = call
-    parts.observer.pending_pod(pod, gone=False)
+    assert (called(parts.api), kept(parts)) == (["a"], ["a"])
+    refused_with(message)(parts)
     await settle()
-    assert kept(parts) == [has_room]
+    assert kept(parts) == [at_once]
+    await asyncio.sleep(1.1 * REFUSED_S)
+    assert kept(parts) == [soon]
+
+
+async def test_what_kube_scheduler_has_said_before_takes_no_room(parts: OperatorParts) -> None:
+    wait_for_room(parts, "a")
+    wait_for_room(parts, "b")
+    refused_with(UNTOLERATED)(parts)
+    await free(parts, CARD)
+    await asyncio.sleep(1.1 * GRACE_S)
+    refused_with(UNTOLERATED)(parts)
+    await settle()
+    assert kept(parts) == ["a"]
 
 
 async def test_a_pod_whose_question_comes_to_no_answer_waits_as_before_and_gets_room_again(
