@@ -289,7 +289,7 @@ def test_a_reasons_text_does_not_change_while_others_come_and_go(
     texts: dict[Reason, str] = {}
     for _ in range(3):
         found = choose_cards((demand,), ledger_of(node).node_room(NODE), Preference.SPREAD)
-        if isinstance(found, Refusal):
+        if isinstance(found, Refusal) and found.reason is not Reason.NO_INVENTORY:  # which says what a node reports
             assert texts.setdefault(found.reason, found.text) == found.text
             asked = {demand.cards, demand.memory_mib, demand.memory_percent, demand.cores}
             assert {int(number) for number in re.findall(r"\d+", found.text)} <= asked
