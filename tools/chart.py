@@ -211,9 +211,8 @@ def in_policies(name: str) -> bool:
     if name in READ_ELSEWHERE:
         return True
     nodes = {"node_templates": other_value("node_templates")}
-    every = Settings(sum_models=("T4=15360",), queue_words=True, overwrite_env=True).changed(
-        nodes
-    )  # with all policies there are
+    with_all_policies = {"sum_models": ["T4=15360"], "queue_words": True, "overwrite_env": True}
+    every = Settings().changed({**nodes, **with_all_policies})
     try:
         return any(
             _policies(each.changed({name: other_value(name)})) != _policies(each)

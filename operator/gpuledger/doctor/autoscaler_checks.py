@@ -11,12 +11,12 @@ from datetime import timedelta
 from gpuledger.doctor.cluster_checks import MUTATING_FROM
 from gpuledger.doctor.facts import GROWTH, OVER_HAMI, Facts, Release, known, labels_of, name_of, some_of, time_of
 from gpuledger.doctor.kinds import Finding, FindingKind
-from gpuledger.formats.admission.autoscalers import HIDING_POLICY, is_of_daemon_set
+from gpuledger.formats.admission.autoscalers import HIDING_POLICY
 from gpuledger.formats.admission.policies import ADMISSION_LABEL, EXEMPT_NAMESPACES, IGNORE_LABEL
 from gpuledger.formats.dialects.request import containers
 from gpuledger.formats.dialects.vocabulary import HIDING
 from gpuledger.formats.kubernetes.kept_node import KEEPING, TRUE
-from gpuledger.formats.kubernetes.pod import bound_node, is_being_deleted
+from gpuledger.formats.kubernetes.pod import bound_node, is_being_deleted, is_of_daemon_set
 from gpuledger.model.json_object import Json
 
 RENEWED = timedelta(minutes=10)

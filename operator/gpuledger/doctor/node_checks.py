@@ -24,7 +24,6 @@ from gpuledger.doctor.facts import (
     why_not_ready,
 )
 from gpuledger.doctor.kinds import Finding, FindingKind
-from gpuledger.formats.admission.autoscalers import is_of_daemon_set
 from gpuledger.formats.admission.policies import ADMISSION_LABEL, EXEMPT_NAMESPACES
 from gpuledger.formats.dialects.vocabulary import KNOWN_COUNTS
 from gpuledger.formats.kubernetes.card_access import ways_past_the_ledger
@@ -48,6 +47,7 @@ from gpuledger.formats.kubernetes.pod import (
     created_at,
     is_being_deleted,
     is_finished,
+    is_of_daemon_set,
     is_ready,
     scheduler_of,
 )
@@ -364,7 +364,7 @@ def check_foreign_pods(facts: Facts) -> Iterator[Finding]:
     """
     release, held = known(facts.release), known(facts.pods_held)
     names = set(release.dialects.resources())
-    ours = {name_of(node) for node in known(facts.nodes) if node_facts(node, release.dialects).registers}
+    ours = _nodes_with_cards(facts)
     found: dict[str, list[str]] = {}  # node -> pods, each with its scheduler
     for pod in known(facts.pods):
         node, scheduler = bound_node(pod), scheduler_of(pod)
@@ -376,6 +376,12 @@ def check_foreign_pods(facts: Facts) -> Iterator[Finding]:
     for node, pods in sorted(found.items()):
         text = f"pods that are not in the ledger request its cards: {some_of(pods)}"
         yield Finding.of(FindingKind.FOREIGN_PODS, f"node {node}", text, NODE=node)
+
+
+def _nodes_with_cards(facts: Facts) -> set[str]:
+    """Return the names of the nodes that list cards which are ours."""
+    dialects = known(facts.release).dialects
+    return {name_of(node) for node in known(facts.nodes) if node_facts(node, dialects).registers}
 
 
 def check_replicas(facts: Facts) -> Iterator[Finding]:
@@ -397,7 +403,7 @@ def check_card_access(facts: Facts) -> Iterator[Finding]:
     """
     release = known(facts.release)
     labels = {name_of(each): labels_of(each) for each in known(facts.namespaces)}
-    ours = {name_of(node) for node in known(facts.nodes) if node_facts(node, release.dialects).registers}
+    ours = _nodes_with_cards(facts)
     found: dict[str, list[str]] = {}  # node -> pods, each with its first way
     for pod in known(facts.pods):
         namespace, node = pod["metadata"]["namespace"], bound_node(pod)

@@ -20,14 +20,13 @@ from gpuledger.formats.admission.rules import CLUSTERS_OWN, add_label, named, pa
 from gpuledger.formats.custom_resource.crd import ALL_CONTAINERS, asks, literal
 from gpuledger.formats.dialects.request import containers
 from gpuledger.formats.dialects.vocabulary import HIDING, SUM_GPUS, Dialects
+from gpuledger.formats.kubernetes.pod import DAEMON_SET, is_of_daemon_set
 from gpuledger.formats.kubernetes.stand_in import MANAGED_LABEL
 from gpuledger.formats.resource_claims.claims import has_claims
 from gpuledger.model.json_object import Json
 from gpuledger.model.request import ANY_NVIDIA
 
 HIDING_POLICY: Final = "gpuledger-hiding"
-
-DAEMON_SET: Final = "DaemonSet"
 
 WITHOUT_SUMS: Final = "without-sums"
 """The condition that only counts where sums are written."""
@@ -115,9 +114,3 @@ def hide(pod: Json, scheduler_names: Sequence[str], *, asks_for_cards: bool, wit
 
 def _has_sums(pod: Mapping[str, Any]) -> bool:
     return any(SUM_GPUS in ((each.get("resources") or {}).get("limits") or {}) for each, _ in containers(pod))
-
-
-def is_of_daemon_set(pod: Mapping[str, Any]) -> bool:
-    """Return whether a DaemonSet has made a pod."""
-    owners = (pod.get("metadata") or {}).get("ownerReferences") or ()
-    return any(each.get("kind") == DAEMON_SET and each.get("controller") for each in owners)

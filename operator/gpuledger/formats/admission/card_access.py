@@ -53,9 +53,8 @@ def access_variables(dialects: Dialects) -> list[Json]:
         "privileged": "variables.containers.filter(c, c.?securityContext.?privileged.orValue(false))\n"
         f"  .map(c, {_text_in_cel(WayKind.PRIVILEGED, 'c.name')})\n  .join('; ')",
         "class": f"!object.spec.?runtimeClassName.orValue('').startsWith({literal(CLASSES)}) ? '' :\n"
-        "  variables.containers.filter(c, c.?resources.?claims.orValue([]).size() == 0 &&\n"
-        f"    !c.?env.orValue([]).exists(e, e.name == {literal(VISIBLE)}) &&\n"
-        f"    !({mentions(literal(dialects.by_name))}))\n"
+        f"  variables.containers.filter(c, {_without_cards(dialects)} &&\n"
+        f"    !c.?env.orValue([]).exists(e, e.name == {literal(VISIBLE)}))\n"
         f"  .map(c, {_text_in_cel(WayKind.CLASS, 'c.name')})\n  .join('; ')",
         "volume": "request.operation != 'CREATE' ? '' :\n"
         "  object.spec.?volumes.orValue([]).filter(v, has(v.hostPath) &&\n"
@@ -138,7 +137,9 @@ def _changes(field: str) -> str:
 def _lacks(dialects: Dialects) -> str:
     """Return the condition on a container `c`."""
     is_set = f"e.name == {literal(VISIBLE)} && e.?value.orValue('') in {literal(HARMLESS[1:])}"
-    return (
-        f"c.?resources.?claims.orValue([]).size() == 0 &&\n    !({mentions(literal(dialects.by_name))}) &&\n"
-        f"    !c.?env.orValue([]).exists(e, {is_set})"
-    )
+    return f"{_without_cards(dialects)} &&\n    !c.?env.orValue([]).exists(e, {is_set})"
+
+
+def _without_cards(dialects: Dialects) -> str:
+    """Return the condition that a container `c` asks for no cards."""
+    return f"c.?resources.?claims.orValue([]).size() == 0 &&\n    !({mentions(literal(dialects.by_name))})"

@@ -14,7 +14,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from gpuledger.formats.admission.autoscalers import brings_claims, hide, is_of_daemon_set
+from gpuledger.formats.admission.autoscalers import brings_claims, hide
 from gpuledger.formats.admission.card_access import lacking_containers
 from gpuledger.formats.admission.policies import NOT_IGNORED, rule
 from gpuledger.formats.admission.rules import (
@@ -39,7 +39,7 @@ from gpuledger.formats.dialects.unsupported import pod_warnings
 from gpuledger.formats.dialects.vocabulary import SUMS, Dialects
 from gpuledger.formats.kubernetes.card_access import overwrite
 from gpuledger.formats.kubernetes.other import LEASE_NAMESPACE
-from gpuledger.formats.kubernetes.pod import bound_node, scheduler_of
+from gpuledger.formats.kubernetes.pod import bound_node, is_of_daemon_set, scheduler_of
 from gpuledger.formats.kubernetes.stand_in import MANAGED_LABEL
 from gpuledger.formats.quantity import whole_number
 from gpuledger.model.errors import BadInput

@@ -130,8 +130,7 @@ def _past_ledger(pod: JsonMapping, dialects: Dialects, *, has_share: bool) -> st
     Of a pod without a share, only what has no other purpose, and nothing of what DaemonSets make: those are the
     cluster's own, as node agents are.
     """
-    maker = controller_of(pod["metadata"]) or {}
-    if not has_share and maker.get("kind") == "DaemonSet":
+    if not has_share and is_of_daemon_set(pod):
         return ""
     ways = ways_past_the_ledger(pod, dialects)
     return "; ".join(each.text for each in ways if has_share or each.is_to_cards)
@@ -228,6 +227,15 @@ def controller_uid(pod: JsonMapping) -> str:
     """Return the UID of the object that has made the pod and replaces it, such as a Job; empty if there is none."""
     maker = controller_of(pod.get("metadata") or {})
     return "" if maker is None else str(maker.get("uid") or "")
+
+
+DAEMON_SET = "DaemonSet"
+
+
+def is_of_daemon_set(pod: JsonMapping) -> bool:
+    """Return whether a DaemonSet has made a pod."""
+    owners = (pod.get("metadata") or {}).get("ownerReferences") or ()
+    return any(each.get("kind") == DAEMON_SET and each.get("controller") for each in owners)
 
 
 class Made(NamedTuple):

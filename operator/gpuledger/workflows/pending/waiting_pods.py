@@ -561,6 +561,8 @@ class WaitingPods(Component):
             self._ledger.seats.give_up(event.uid)
         elif until_s < seat.until_s < FOREVER and not earmark.evicts:
             self._ledger.seats.strengthen(event.uid, Strength.WAITING, until_s)
+        else:
+            return
         self._look_further()  # also when the next seat expires
 
     def _earmark(self, waiting: WaitingPod, *, evicts: bool = False) -> None:
