@@ -21,12 +21,15 @@ class AccountRule:
 
     def __init__(self) -> None:
         self.checks = 0
+        self.pods: set[str] = set()
+        """UIDs of the pods of which the last change said something wrong."""
         self._listed: dict[str, int] = {}  # key of a share that a card has listed as ended -> milliseconds of a card
         self._entered: set[str] = set()  # keys that were entered in a record
         self._bound: dict[str, tuple[str, frozenset[str]]] = {}  # UID of a pod that has or had a node -> node, cards
 
     def take(self, change: Change) -> str:
         """Return what is wrong with a change; empty: nothing."""
+        self.pods = set()
         if change.kind == "card":
             return "; ".join(self._card(change))
         if change.kind == "usage":
@@ -39,14 +42,17 @@ class AccountRule:
         before, now = _ended(change.before), _ended(change.now)
         for key in now.keys() - before.keys():
             if key in self._listed:
+                self.pods.add(_pod_uid(key))
                 yield f"{change.key} lists {key} for the second time"
             self._listed[key] = _card_ms(now[key])
         for key in before.keys() - now.keys():
             if key not in self._entered:
+                self.pods.add(_pod_uid(key))
                 yield f"{change.key} does not list {key} any more, and no record has it"
         held = {holder["podUID"] for holder in holders_of(change.now or {})}
         for holder in holders_of(change.before or {}):
             if holder["podUID"] not in held and self._has_had(change, holder) and _key(holder) not in now:
+                self.pods.add(holder["podUID"])
                 yield f"{change.key} does not list what {holder['namespace']}/{holder['pod']} has had"
 
     def _has_had(self, change: Change, holder: Json) -> bool:
@@ -63,12 +69,15 @@ class AccountRule:
         for key in new:
             self.checks += 1
             if key in self._entered:
+                self.pods.add(_pod_uid(key))
                 yield f"{change.key} has entered {key} for the second time"
             if key not in self._listed:
+                self.pods.add(_pod_uid(key))
                 yield f"{change.key} has entered {key}, which no card has listed"
         self._entered |= new
         gained, had = _sum(now) - _sum(before), sum(self._listed.get(key, 0) for key in new)
         if gained != had:
+            self.pods |= set(map(_pod_uid, new))
             yield f"{change.key} has gained {gained} ms by shares that had {had} ms"
 
 
@@ -86,6 +95,10 @@ def _ended(card: Json | None) -> dict[str, Json]:
 
 def _key(holder: Json) -> str:
     return f"{holder.get('attempt', '')}.{holder['podUID']}"
+
+
+def _pod_uid(key: str) -> str:
+    return key.rpartition(".")[2]
 
 
 def _card_ms(ended: Json) -> int:

@@ -98,10 +98,12 @@ class Checker:
             ("a pod is bound beyond its namespace's quota", self.quotas.take(change)),
             ("a claim is not what the ledger has", self.claims.take(change)),
             ("a workload is ready, and there were no cards", self.workloads.take(change)),
-            ("an account is not what pods have had", self.accounts.take(change)),
         ):
             uids = [change.now["metadata"]["uid"]] if found and change.kind == "pod" and change.now else []
             self._check(not found, rule, found, uids)
+        wrong = self.accounts.take(change)
+        cards = [_uuid(change)] if change.kind == "card" else []
+        self._check(not wrong, "an account is not what pods have had", wrong, sorted(self.accounts.pods), cards)
 
     def _take_card(self, change: Change) -> None:
         before = {holder["podUID"]: holder for holder in holders_of(change.before or {})}

@@ -112,7 +112,7 @@ def _card(change: Change, pods: set[str], of_all: bool) -> str:
     changed = [uid for uid in before.keys() | now.keys() if before.get(uid) != now.get(uid) and (of_all or uid in pods)]
     said = [f"{_holder(before.get(uid))} -> {_holder(now.get(uid))}" for uid in changed]
     if of_all:
-        said += [text for what in ("spec", "phase", "claims") if (text := _difference(change, what))]
+        said += [text for what in ("spec", "phase", "claims", "ended") if (text := _difference(change, what))]
     return "; ".join(said)
 
 
@@ -129,6 +129,8 @@ def _difference(change: Change, what: str) -> str:
     def part(card: Json | None) -> object:
         if card is None:
             return "gone"
+        if what == "ended":
+            return [each["key"] for each in (card.get("status") or {}).get("ended") or ()]
         if what in ("phase", "claims"):  # claims keep room for a pod that preempts
             return (card.get("status") or {}).get(what)
         spec = card["spec"]

@@ -320,6 +320,7 @@ class ApiServer:
                 "used": used_json(holders),
                 "pods": pods_column(holders),
                 "holders": [holder_json(holder) for holder in holders],
+                "accountRevision": 0,
             }
             if claims:
                 allocation["status"]["claims"] = [claim_json(claim) for claim in claims]

@@ -111,6 +111,8 @@ class CardEntry:
     """Shares that are shown on the card and not counted."""
     ended: tuple[EndedShare, ...] | None = None
     """Shares whose time is over, until their namespaces' records have it; None: no account is kept of this card."""
+    account_revision: int | None = None
+    """Its resourceVersion before a share was listed as ended last, as the API server has it; None if it has none."""
     wasted: Wasted | None = None
     """What has been wasted of it since it was free, as the API server has it."""
     seats: dict[SeatKey, Share] = field(default_factory=dict)
@@ -167,6 +169,7 @@ class CardEntry:
         self.phase, self.reason, self.open = stored.phase, stored.reason, stored.holders is not None
         if self.open:
             self.misfits, self.ended, self.wasted = stored.misfits, stored.ended, stored.wasted
+            self.account_revision = stored.account_revision
 
     def counts_otherwise(self, key: SeatKey) -> bool:
         """Return whether a seat's share counts already: its pod, or the one whose place it keeps, is here itself."""

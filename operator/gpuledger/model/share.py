@@ -308,6 +308,8 @@ class StoredCard:
     """Its `status.claims`."""
     ended: tuple[EndedShare, ...] | None = None
     """Its `status.ended`; None where its definition is of an earlier release, and knows no accounts."""
+    account_revision: int | None = None
+    """Its `status.accountRevision`; None where no release has written it that knows it."""
     wasted: Wasted | None = None
     """Its `status.wasted`; None if nothing was wasted since it was free."""
     cordoned: str = ""

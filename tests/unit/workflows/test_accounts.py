@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 
 from builders import a_card
-from fakes.api_server import ApiServer, Fault, Operation, lose_answer, lose_request
+from fakes.api_server import ApiServer, Fault, Operation, deliver_late, lose_answer, lose_request
 from fakes.api_server import refuse as refuse_with
 from fakes.objects import GPU, MEMORY, a_node_object, a_pod_object
 from fakes.operator_parts import OperatorParts
 from fakes.virtual_time import LoopClock, settle, wall
-from gpuledger.formats.custom_resource.stored_card import holder_json, used_json
 from gpuledger.formats.custom_resource.usage import record
 from gpuledger.model.errors import BindFailed, Conflict, Denied, Invalid, NotFound
 from gpuledger.model.usage import Held, total_of
@@ -164,27 +163,46 @@ async def test_a_record_names_no_more_shares_than_etcd_can_store_and_enters_all_
     assert named == 5
 
 
+@pytest.mark.parametrize("restarts", [False, True], ids=["the same operator", "its successor"])
 @pytest.mark.parametrize("after_s", [1.0, GATHER_S + SETTLE_S + 10], ids=["while it is listed", "when it is entered"])
-async def test_a_write_that_was_under_way_for_long_and_enters_a_share_once_more_charges_nothing_twice(
-    api: ApiServer, after_s: float
+async def test_a_write_that_arrives_when_its_share_is_over_enters_it_no_more(
+    api: ApiServer, after_s: float, restarts: bool
 ) -> None:
+    parts = await an_operator(api)
+    late = asyncio.Event()
+    api.queue(Operation.WRITE_STATUS, deliver_late(late))
+    api.put_pod(a_pod_object("a", HALF))
+    parts.watch()
+    await parts.bind("a", "node-a")
+    await asyncio.sleep(600)
+    await end(parts, "a")
+    await rest(parts, seconds=after_s)
+    if restarts:
+        parts = await an_operator(api)
+    before = copy.deepcopy(api.cards)
+    late.set()
+    await settle()
+    assert api.cards == before
+    await rest(parts, seconds=2 * SETTLE_S + GATHER_S)
+    assert held(api).card_ms == pytest.approx(600 / 2 * 1000, rel=0.01)
+    assert (held(api).shares, listed(api)) == (1, 0)
+
+
+async def test_a_share_that_another_attempt_has_entered_meanwhile_is_the_one_that_is_charged(api: ApiServer) -> None:
     parts = await an_operator(api)
     api.put_pod(a_pod_object("a", HALF))
     parts.watch()
     await parts.bind("a", "node-a")
+    parts.watch()
     (card,) = (each for each in CARDS if api.holders_of(each))
-    (holder,) = api.card(card).holders or ()
+    other = copy.deepcopy(api.cards[card.object_name])
+    other["status"]["holders"][0]["attempt"] = "another"
+    api._put("GPUAllocation", api.cards, card.object_name, other)
     await asyncio.sleep(600)
-    await end(parts, "a")
-    await rest(parts, seconds=after_s)
-    late = copy.deepcopy(api.cards[card.object_name])
-    late["status"] = {**late["status"], "holders": [holder_json(holder)], "used": used_json([holder])}
-    api._put("GPUAllocation", api.cards, card.object_name, late)
-    await rest(parts, seconds=600)
-    assert api.holders_of(card) == [], "it is released again"
-    await rest(parts, seconds=2 * SETTLE_S + GATHER_S)
-    assert held(api).card_ms == pytest.approx(600 / 2 * 1000, rel=0.01)
-    assert (held(api).shares, listed(api)) == (1, 0)
+    pod = api.pods["default", "a"]
+    parts.observer.any_pod(api.put_pod({**pod, "status": {**pod["status"], "phase": "Succeeded"}}), False)
+    await parts.idle()
+    assert [ended.key for ended in api.card(card).ended or ()] == [f"another.{pod['metadata']['uid']}"]
 
 
 async def test_time_spent_waiting_is_charged_with_the_share(api: ApiServer) -> None:

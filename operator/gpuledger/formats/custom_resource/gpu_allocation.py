@@ -386,6 +386,11 @@ class CardStatus(Part):
         description="Shares that have ended, each entered in the write that took its holder off, until the GPUUsage of "
         "its namespace has it.",
     )
+    account_revision: Sum | None = Field(
+        default=None,
+        description="The object's resourceVersion before the write that listed a share in ended last, or that opened "
+        "the card. A write that enters a holder tests it: one that arrives late enters no share again that has ended.",
+    )
     wasted: Wasted | None = Field(
         default=None, description="What has been wasted of the card since it was free; absent if nothing was."
     )

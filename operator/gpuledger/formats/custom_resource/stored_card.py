@@ -120,6 +120,7 @@ def stored_card(allocation: Mapping[str, Any]) -> StoredCard:
             misfits=() if status is None else tuple(_misfit(entry) for entry in status.get("conflicts") or ()),
             claims=() if status is None else tuple(_claim(card.uuid, each) for each in status.get("claims") or ()),
             ended=None if status is None or "ended" not in status else tuple(map(_ended, status["ended"])),
+            account_revision=None if status is None else status.get("accountRevision"),
             wasted=None if status is None or "wasted" not in status else _wasted(status["wasted"]),
             cordoned=_cordoned(allocation["metadata"].get("annotations")),
             created=intern(allocation["metadata"].get("creationTimestamp") or ""),

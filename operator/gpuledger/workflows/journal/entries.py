@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import Final
 
 from gpuledger.formats.custom_resource.stored_card import (
     MAX_CLAIMS,
@@ -44,6 +45,9 @@ def charged(holder: Holder, now: datetime | None) -> Holder:
     created = time_of(holder.pod.charge.created)
     waited_s = 0 if created is None else max(0, int((now - created).total_seconds()))
     return replace(holder, since=in_milliseconds(now), waited_s=waited_s)
+
+
+ACCOUNT_REVISION: Final = "/status/accountRevision"
 
 
 @dataclass(eq=False)
@@ -389,7 +393,8 @@ def patch_of(
 
     Changes come first, then removals from the highest index down: so no index moves before it is used. Each index is
     tested for the pod and its attempt: a stale index of an equal share would not show in the sums, nor would an entry
-    that was removed and recreated since.
+    that was removed and recreated since. What enters a holder is tested for the last share that was listed as ended:
+    where the card is as empty again as it was, the sums would not show that the same share is over since.
     """
     if not card.open:
         return _opening_patch(card, entries)
@@ -408,7 +413,7 @@ def patch_of(
     removals = {holder.pod.uid: holder for holder in vacated} | _removals(entries)
     for uid in sorted(removals, key=lambda uid: -places[uid]):
         place, old = places[uid], holders.pop(uid)
-        operations += _tests(place, old) if removals[uid] else [_test(place, "podUID", old.pod.uid)]
+        operations += _tests(place, old) if removals[uid] else _tests_of_attempt(place, old)
         operations.append({"op": "remove", "path": f"/status/holders/{place}"})
     for entry in entries:
         if isinstance(entry, Add) and entry.subject not in holders:
@@ -416,7 +421,8 @@ def patch_of(
             operations.append({"op": "add", "path": "/status/holders/-", "value": holder_json(new)})
         elif isinstance(entry, Describe):
             operations += [_status("phase", entry.phase), _status("reason", entry.reason)]
-    operations += _conflicts_patch(card, entries) + _claims_patch(card, entries) + _ended_patch(card, entries, over)
+    operations += _conflicts_patch(card, entries) + _claims_patch(card, entries)
+    operations += _entering_tests(card, entries) + _ended_patch(card, entries, over)
     if any(not isinstance(entry, Describe | ShowConflict | SetClaim | Settle) for entry in entries):
         operations += [_status("used", used_json(holders.values())), _status("pods", pods_column(holders.values()))]
         operations += _wasted_patch(card, so_far_ms, list(holders.values()), now)
@@ -448,12 +454,10 @@ def ended_by(
     vacated: Sequence[Holder],
     now: datetime | None,
     idle_s: Callable[[str, str, datetime], int],
-    was_over: Callable[[str], bool],
 ) -> list[EndedShare]:
     """Return the shares whose time is over with these entries: those that leave, and those that become others.
 
-    `idle_s` returns for how long a pod's share of a card was idle; `was_over`, whether the key of a share is known as
-    that of one that was over before: a write that had been under way for long has entered it once more.
+    `idle_s` returns for how long a pod's share of a card was idle.
     """
     if now is None or card.ended is None:
         return []
@@ -471,7 +475,15 @@ def ended_by(
     }
     known = {ended.key for ended in card.ended}
     found = (ended for ended in over.values() if ended is not None)
-    return [ended for ended in found if ended.key not in known and not was_over(ended.key)]
+    return [ended for ended in found if ended.key not in known]
+
+
+def _entering_tests(card: CardEntry, entries: Sequence[Entry]) -> list[Json]:
+    """Return the test that no share has been listed as ended since, if these entries enter a holder."""
+    enters = any(isinstance(entry, Add) and entry.subject not in card.listed for entry in entries)
+    if not enters or card.account_revision is None:
+        return []
+    return [{"op": "test", "path": ACCOUNT_REVISION, "value": card.account_revision}]
 
 
 def _ended_patch(card: CardEntry, entries: Sequence[Entry], over: Sequence[EndedShare]) -> list[Json]:
@@ -485,7 +497,10 @@ def _ended_patch(card: CardEntry, entries: Sequence[Entry], over: Sequence[Ended
         operations += [{"op": "test", "path": f"{path}/key", "value": (card.ended or ())[place].key}]
         operations += [{"op": "remove", "path": path}]
     listed = over[: room_for_ended(card, entries)]
-    return operations + [{"op": "add", "path": "/status/ended/-", "value": ended_json(each)} for each in listed]
+    operations += [{"op": "add", "path": "/status/ended/-", "value": ended_json(each)} for each in listed]
+    if listed:
+        operations.append({"op": "add", "path": ACCOUNT_REVISION, "value": card.resource_version})
+    return operations
 
 
 def room_for_ended(card: CardEntry, entries: Sequence[Entry]) -> int:
@@ -600,6 +615,7 @@ def _opening_patch(card: CardEntry, entries: Sequence[Entry]) -> list[Json]:
         "used": used_json(holders),
         "pods": pods_column(holders),
         "holders": [holder_json(holder) for holder in holders],
+        "accountRevision": card.resource_version,
     }
     if card.ended:
         status["ended"] = [ended_json(each) for each in card.ended]
@@ -613,7 +629,12 @@ def _opening_patch(card: CardEntry, entries: Sequence[Entry]) -> list[Json]:
 
 def _tests(place: int, holder: Holder) -> list[Json]:
     """Return tests that make a patch fail unless this holder is at this place, of this attempt and in this state."""
-    tests = [_test(place, "podUID", holder.pod.uid), _test(place, "state", holder.state.value)]
+    return [*_tests_of_attempt(place, holder), _test(place, "state", holder.state.value)]
+
+
+def _tests_of_attempt(place: int, holder: Holder) -> list[Json]:
+    """Return tests that make a patch fail unless this attempt of the holder is at this place: its time is charged."""
+    tests = [_test(place, "podUID", holder.pod.uid)]
     if holder.attempt:  # else it was written by hand
         tests.append(_test(place, "attempt", holder.attempt))
     return tests

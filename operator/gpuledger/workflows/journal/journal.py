@@ -23,7 +23,7 @@ from gpuledger.formats.custom_resource.stored_card import stored_card
 from gpuledger.kube_api.writes import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.entry import CardEntry
-from gpuledger.model.clock import Backoff, BoundedMap, Clock, Listeners
+from gpuledger.model.clock import Backoff, Clock, Listeners
 from gpuledger.model.errors import (
     ApiError,
     Conflict,
@@ -132,9 +132,6 @@ GATHER_S = 0.03
 """While pods come faster than this one after the other, the first share on a card waits so long for the next ones: most
 go to the same card. A pod that comes by itself does not wait."""
 
-OVER_KEPT = 16_384
-"""Keys of ended shares that are remembered: of more than an hour, where four pods end in a second."""
-
 GROUP_LIMIT = 64
 """Changes in one PATCH: bounds the time and the size of a single request."""
 
@@ -175,8 +172,6 @@ class _Shared:
     """Returns the time by which shares are charged; None: they are not."""
     idle_s: Callable[[str, str, datetime], int] = lambda *_: 0
     """Returns for how many seconds a pod's share of a card was idle until a moment."""
-    over: BoundedMap[str, None] = field(default_factory=lambda: BoundedMap(OVER_KEPT))
-    """Keys of shares that cards have listed as ended: none is listed again."""
     settled: dict[str, set[str]] = field(default_factory=dict)
     """Card UUID -> keys of what is over, which leave its list with the next write."""
 
@@ -428,9 +423,8 @@ class _CardWriter:
             return
         self._shared.counts.patches.inc()
         vacated = self._vacated(card, entries)
-        was_over = self._shared.over.__contains__
         now = self._shared.account_time()
-        over = ended_by(card, entries, vacated, now, self._shared.idle_s, was_over)
+        over = ended_by(card, entries, vacated, now, self._shared.idle_s)
         lost = max(0, len(over) - room_for_ended(card, entries))
         version = card.resource_version  # it may be another one when the answer comes
         begin_s = self._shared.clock.now_s()
@@ -458,9 +452,7 @@ class _CardWriter:
             self._backoff.reset()
             self._shared.counts.entries.inc(len(entries))
             self._shared.counts.lost_time.inc(lost)
-            self._shared.reader.take(written := stored_card(stored), begin_s)
-            for each in written.ended or ():
-                self._shared.over.note(each.key, None)
+            self._shared.reader.take(stored_card(stored), begin_s)
             for entry in entries:
                 entry.succeed()
         finally:
