@@ -191,11 +191,16 @@ class Cluster:
     # Nodes and cards.
 
     def add_nodes(self, count: int, gpus: int = 8, slots: int = 10, model: str = "A100-40GB") -> list[FakeNode]:
-        """Register simulated nodes and wait until their cards can be used."""
+        """Register simulated nodes and wait until their cards can be used, and nothing more is written of them."""
         nodes = fake_nodes(f"node-{next(self._numbers)}", count, gpus, model, slots)
         self.register(*nodes)
         wanted = {card.uuid for node in nodes for card in node.cards}
-        self.wait(lambda: wanted <= {u for u, a in self.cards().items() if phase(a) == "Ready"}, "the cards are ready")
+
+        def are_ready() -> bool:
+            ready = (u for u, a in self.cards().items() if phase(a) == "Ready" and "managedFields" not in a["metadata"])
+            return wanted <= set(ready)
+
+        self.wait(are_ready, "the cards are ready")
         return nodes
 
     def register(self, *nodes: FakeNode) -> None:

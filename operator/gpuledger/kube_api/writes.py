@@ -47,13 +47,19 @@ class KubeWrites:
 
     async def create_allocation(self, allocation: Json) -> Json:
         """Create a card. Raises Conflict if it exists."""
-        created = await self._client.request("POST", ALLOCATIONS, allocation)
-        path = f"{ALLOCATIONS}/{created['metadata']['name']}"
+        return await self._client.request("POST", ALLOCATIONS, allocation)
+
+    async def forget_managers(self, name: str) -> Json | None:
+        """Have a card's writes cost less; its creation notes a manager, which no request can prevent.
+
+        Returns None if the API server does not: they cost a little more then.
+        """
+        path = f"{ALLOCATIONS}/{name}"
         try:
             return await self._client.request("PATCH", path, [NO_MANAGERS], content_type=JSON_PATCH)
         except ApiError as error:
             logger.info("%s: %s; its writes cost a little more", path, error)
-            return created
+            return None
 
     async def replace_allocation_spec(self, name: str, allocation: Json) -> Json:
         """Change what a card is. Raises Invalid if a rule of the ledger refuses it."""

@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from builders import a_card, a_holder, a_share, cards_of
-from fakes.api_server import ApiServer, Fault, Json, Operation, hold_request, lose_answer
+from fakes.api_server import ApiServer, Fault, Json, Operation, hold_answer, hold_request, lose_answer
 from fakes.api_server import refuse as refuse_with
 from fakes.counters import by_label, count
 from fakes.objects import a_node_object
@@ -16,9 +16,11 @@ from fakes.operator_parts import OperatorParts, an_operator
 from fakes.virtual_time import settle
 from gpuledger.formats.custom_resource.stored_card import CORDON_ANNOTATION, NODE_LABEL, new_allocation
 from gpuledger.formats.kubernetes.node import register_of
+from gpuledger.kube_api.writes import NO_MANAGERS
 from gpuledger.model.card import Amounts, Card
 from gpuledger.model.errors import NotFound, ShareRefused, Unreachable
 from gpuledger.model.share import Holder
+from gpuledger.workflows.inventory import TIDY_AFTER_S
 from gpuledger.workflows.leadership import Leadership
 
 CARDS = cards_of("node-a", 2)
@@ -51,8 +53,34 @@ async def test_the_cards_of_a_node_are_created_and_opened(api: ApiServer) -> Non
         assert (stored.card, stored.holders, stored.phase) == (card, (), "Ready")
         assert api.cards[card.object_name]["metadata"]["labels"] == {NODE_LABEL: "node-a"}
     assert [room.card for room in parts.ledger.node_room("node-a").rooms] == CARDS
-    # The second one takes the list of managers away.
+    await settle()
+    # The last one takes the list of managers away.
     assert sorted(api.writes()) == sorted([Operation.CREATE_CARD, Operation.REPLACE_CARD, Operation.WRITE_STATUS] * 2)
+
+
+async def test_the_lists_of_new_cards_managers_go_when_the_cards_are_open_one_after_the_other(api: ApiServer) -> None:
+    answer = asyncio.Event()
+    api.queue(Operation.REPLACE_CARD, hold_answer(answer), refuse_with(NotFound("gone", 404)))
+    await a_cluster(api)
+    await settle()
+    assert sorted(api.writes()[:-1]) == sorted([Operation.CREATE_CARD, Operation.WRITE_STATUS] * 2)
+    answer.set()
+    await asyncio.sleep(1)
+    assert [call.body for call in api.called(Operation.REPLACE_CARD)] == [[NO_MANAGERS]] * 2
+
+
+async def test_an_operator_that_is_not_active_any_more_leaves_the_lists_of_managers(api: ApiServer) -> None:
+    api.put_node(a_node_object("node-a", CARDS))
+    parts = OperatorParts(api, leadership=Leadership("host"))
+    parts.leadership.observe({"spec": {"holderIdentity": "host_0e6f4c"}}, gone=False)
+    answer = asyncio.Event()
+    api.queue(Operation.REPLACE_CARD, hold_answer(answer))
+    await parts.idle()
+    await settle()
+    parts.leadership.observe({"spec": {"holderIdentity": "other_0e6f4c"}}, gone=False)
+    answer.set()
+    await asyncio.sleep(10 * TIDY_AFTER_S)
+    assert len(api.called(Operation.REPLACE_CARD)) == 1
 
 
 async def test_equal_facts_cost_nothing(api: ApiServer) -> None:
@@ -323,6 +351,7 @@ async def test_of_two_nodes_that_report_a_new_card_at_once_one_has_it_whatever_t
     assert len(parts.told) == 1
     if held:
         await parts.add("a", a_share(CARD))
+    await settle()
     owner, writes = api.card(CARD).card, len(api.writes())
     for slots in (79, 78):
         for name, card in reports.items():
@@ -534,13 +563,14 @@ async def test_a_card_with_a_fault_is_shown_as_unhealthy(api: ApiServer) -> None
 async def test_the_spec_is_replaced_only_where_it_differs(api: ApiServer) -> None:
     parts = await a_cluster(api)
     await parts.add("a", a_share(CARD))
+    await settle()
     changed, before = replace(CARD, capacity=Amounts(8_000, 100, 5)), len(api.called(Operation.REPLACE_CARD))
     await report(parts, changed, SECOND)
     replaced = api.called(Operation.REPLACE_CARD)[before:]
     assert [call.path.rsplit("/", 1)[1] for call in replaced] == [CARD.object_name]
     assert api.card(CARD).card == changed
     assert api.holders_of(CARD) == ["a"]
-    assert count(parts.counts.cards_written) == 3
+    assert count(parts.counts.cards_written) == 5, "both new ones, their lists of managers, and the change"
 
 
 async def test_a_card_that_exists_already_is_taken_over(api: ApiServer) -> None:
