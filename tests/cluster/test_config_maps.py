@@ -38,7 +38,7 @@ FIT = "NodeResourcesFit"
 
 def data_of(**nvidia: object) -> Json:
     """Return the data of HAMi's ConfigMap, a part of it without effect here."""
-    block = {"overwriteEnv": False, "deviceSplitCount": 7, **nvidia}
+    block = {"runtimeClassName": "", "deviceSplitCount": 7, **nvidia}
     return {"device-config.yaml": yaml.safe_dump({"nvidia": block, "vnpus": []})}
 
 
@@ -110,7 +110,7 @@ def test_the_words_in_it_are_those_of_pods_from_the_start(cluster: Cluster) -> N
 
 
 def test_what_a_key_cannot_do_is_said_once(cluster: Cluster) -> None:
-    sentences = ("nvidia.overwriteEnv: environment variables of", "vnpus: resources of other vendors are rows")
+    sentences = ("nvidia.runtimeClassName: set it in the pod", "vnpus: resources of other vendors are rows")
     assert [log(cluster).count(sentence) for sentence in sentences] == [1, 1]
 
 
@@ -131,7 +131,7 @@ def test_a_change_that_cannot_be_used_is_counted_and_changes_nothing(cluster: Cl
 def test_a_change_without_effect_here_ends_nothing(cluster: Cluster) -> None:
     operator = cluster.installation.operator
     assert operator
-    change(cluster, overwriteEnv=True)
+    change(cluster, runtimeClassName="nvidia")
     cluster.plane.kubectl("annotate", "configmap", HAMIS, "-n", NAMESPACE, "seen=yes")
     cluster.settle()
     assert operator.alive
