@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from operator import add
 from typing import Any, Final
 
 from gpuledger.formats.custom_resource.usage import (
@@ -128,6 +127,8 @@ MOST_ROWS: Final = 10_000
 MOST_ROWS_OF_NAMESPACE: Final = 1_000
 """Of a bounded report: users choose names of owners and queues, and a row of a year has 3 KiB. Others share a row."""
 
+MANY_LINES: Final = 256
+
 OF_USERS: Final = ("owner", "queue")
 
 LARGEST: Final = 10
@@ -137,13 +138,26 @@ LARGEST: Final = 10
 class _Row:
     """The sums of a name."""
 
-    __slots__ = ("amounts", "by_day", "card_ms_of_model")
+    __slots__ = ("_added", "_more", "by_day", "card_ms_of_model")
 
     def __init__(self, days: int) -> None:
-        self.amounts = [0] * len(HELD_AMOUNTS)
+        self._added = [0] * len(HELD_AMOUNTS)
+        self._more: list[Sequence[int]] = []
         self.by_day = array("q", bytes(8 * days))
         """Milliseconds of a card."""
         self.card_ms_of_model: Counter[str] = Counter()
+
+    def add(self, amounts: Sequence[int]) -> None:
+        """Add what a line has, many lines at once."""
+        self._more.append(amounts)
+        if len(self._more) == MANY_LINES:
+            self.held()
+
+    def held(self) -> Held:
+        """Return the sum of all."""
+        self._added = list(map(sum, zip(self._added, *self._more, strict=True)))
+        self._more.clear()
+        return Held(*self._added)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +194,7 @@ class Tally:
         """`bounded`: users' names can't make it large."""
         self._asked, self._now, self._prices, self._bounded = asked, now, prices, bounded
         self._name_of = WAYS[asked.by]
+        self._of_namespace = asked.by == "namespace" and prices is None  # then all of a record's day is one sum
         self._days = asked.days.until_today(now.astimezone(UTC).date())
         self._place = {day: place for place, day in enumerate(self._days)}
         self._sums = array("q", bytes(8 * len(self._days)))
@@ -216,24 +231,27 @@ class Tally:
     def add_lines(self, namespace: str, lines: Iterable[Values]) -> None:
         """Add lines of a record. Raises ValueError for what is none.
 
-        Those that belong together are added up first: a report has hundreds of thousands of lines, and few rows.
+        A report has hundreds of thousands of lines: whole columns are added at once, wherever that can be.
         """
-        together: defaultdict[tuple[str, str, str], list[Values]] = defaultdict(list)
-        for line in lines:
-            together[self._name_of(namespace, line), line[DAY], line[MODEL]].append(line[AMOUNTS])
-        for (name, day, model), alike in together.items():
-            place = self._place.get(day)
-            if place is None:
-                continue
-            first, *others = alike
-            added = [sum(map(int, column)) for column in zip(*alike, strict=True)] if others else list(map(int, first))
-            row = self._row_of(namespace, name)
-            row.amounts = list(map(add, row.amounts, added))
-            card_ms = added[0]
-            row.by_day[place] += card_ms
-            self._sums[place] += card_ms
-            if self._prices is not None:
-                row.card_ms_of_model[model] += card_ms
+        rows = list(lines)
+        columns = list(zip(*rows, strict=True))
+        held = [list(map(int, column)) for column in columns[AMOUNTS]]
+        if self._of_namespace and rows and len(set(columns[DAY])) == 1:
+            self._add(namespace, rows[0], list(map(sum, held)))
+            return
+        for line, amounts in zip(rows, zip(*held, strict=True), strict=True):
+            self._add(namespace, line, amounts)
+
+    def _add(self, namespace: str, line: Values, amounts: Sequence[int]) -> None:
+        place = self._place.get(line[DAY])
+        if place is None:
+            return
+        row, card_ms = self._row_of(namespace, self._name_of(namespace, line)), amounts[0]
+        row.add(amounts)
+        row.by_day[place] += card_ms
+        self._sums[place] += card_ms
+        if self._prices is not None:
+            row.card_ms_of_model[line[MODEL]] += card_ms
 
     def _row_of(self, namespace: str, name: str) -> _Row:
         row = self._rows.get(name)
@@ -249,8 +267,7 @@ class Tally:
     def accounts(self) -> dict[str, Account]:
         """Return the rows, those that are most first; days in their order. Raises BadInput for what has no price."""
         found = {
-            name: Account(Held(*row.amounts), _cost(row.card_ms_of_model, self._prices))
-            for name, row in self._rows.items()
+            name: Account(row.held(), _cost(row.card_ms_of_model, self._prices)) for name, row in self._rows.items()
         }
         if self._asked.by == "day":
             return dict(sorted(found.items()))

@@ -4,12 +4,14 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, date, datetime, timedelta
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from gpuledger.formats.custom_resource.usage import row_of
+from gpuledger.formats.custom_resource.usage import AMOUNTS, row_of
 from gpuledger.model.errors import BadInput
 from gpuledger.model.usage import Held, Line
 from gpuledger.reports import account
-from gpuledger.reports.account import Days, Question, Tally, Values, days_asked, existed_ms, in_all
+from gpuledger.reports.account import WAYS, Days, Question, Tally, Values, days_asked, existed_ms, in_all
 
 NOVEMBER = Days(date(2026, 11, 1), date(2026, 12, 1))
 TODAY = date(2026, 12, 2)
@@ -55,6 +57,30 @@ def test_what_was_held_in_the_days_is_added_up(by: str, rows: dict[str, int]) ->
     found = a_tally(by).accounts()
     assert {name: each.held.shares for name, each in found.items()} == rows
     assert in_all(found).held == HOUR + HOUR + HOUR
+
+
+some_lines = st.builds(
+    row_of,
+    st.builds(
+        Line,
+        st.sampled_from(["2026-10-31", "2026-11-03", "2026-11-04"]),
+        *[st.sampled_from(["", "a", "b"])] * 5,
+    ),
+    st.builds(Held, *[st.integers(0, 10**12)] * 7),
+)
+
+
+@given(st.lists(some_lines, max_size=20), st.sampled_from(list(WAYS)), st.booleans(), st.integers(1, 3))
+def test_a_record_counts_as_its_lines_do_one_by_one(lines: Sequence[Values], by: str, priced: bool, many: int) -> None:
+    prices = {"": 1.0, "a": 2.0, "b": 4.0} if priced else None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(account, "MANY_LINES", many)
+        together, alone = a_tally(by, prices, ()), a_tally(by, prices, [("team-a", line) for line in lines])
+        together.add_lines("team-a", lines)
+        assert together.report([]) == alone.report([])
+    assert in_all(together.accounts()).held.shares == sum(
+        int(line[AMOUNTS][3]) for line in lines if line[0] > "2026-11-01"
+    )
 
 
 def test_sums_are_in_hours() -> None:
