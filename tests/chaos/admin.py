@@ -12,7 +12,7 @@ from control_plane import ControlPlane
 
 Json = dict[str, Any]
 
-PATIENCE_S = 40.0
+PATIENCE_S = 120.0
 """How long the API server may be away before a request fails: it is killed and started again on a busy machine."""
 
 PAUSE_S = 0.2

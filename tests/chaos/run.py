@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from datetime import UTC, datetime
+from http import HTTPStatus
 from typing import Any
 
 from chaos.admin import Admin
@@ -167,7 +168,9 @@ class _Run:
         for pair in everybody:
             pair.calm()
         for namespace in ("default", *self._plan.namespaces):  # what they keep is nobody's from now on
-            self._arena.admin.try_to("DELETE", reservations_path(namespace))
+            status = self._arena.admin.try_to("DELETE", reservations_path(namespace))
+            if status not in (0, HTTPStatus.NOT_FOUND):
+                raise RuntimeError(f"the reservations of namespace {namespace} can't be deleted: {status}")
         rival.stop_all()
         for pair in everybody:
             pair.wait()
@@ -190,6 +193,9 @@ class _Run:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         others = Others(*map(history.objects, ("claim", "quota", "workload")))
         found = unsettled(cards, pods, history.objects("node"), now, others)
+        for namespace in ("default", *self._plan.namespaces):
+            names = [each["metadata"]["name"] for each in self._arena.admin.all(reservations_path(namespace))]
+            found += [Finding("a reservation is there again", f"{namespace}/{name}") for name in names]
         for pair in pairs.values():
             metrics = pair.installation.metrics()
             found += miscounted(cards, metrics)
