@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from chaos.admin import Admin
 from chaos.arithmetic import has_ended, has_started, is_bound
+from chaos.claims import shares_claims
 from chaos.history import Change
 from chaos.pods import END_AFTER, RUN, START_AFTER
 from chaos.timeline import Timeline
@@ -17,6 +18,9 @@ from cluster.cluster import STRATEGIC_PATCH
 from control_plane import ControlPlane
 
 Json = dict[str, Any]
+
+COLLECT_AFTER_S = 1.0
+"""So long a pod that shared a claim stays after its end, as its Job's `ttlSecondsAfterFinished` would have it."""
 
 
 class KubeletPlayer:
@@ -51,7 +55,9 @@ class KubeletPlayer:
         if pod["metadata"].get("deletionTimestamp"):
             self._plan(pod, "end", float(annotations.get(END_AFTER, 0)), self._end)
         elif has_ended(pod):
-            return
+            # For as long as it stays, kube-controller-manager writes the claim over and over (docs/claims.md).
+            if shares_claims(pod):
+                self._plan(pod, "collect", COLLECT_AFTER_S, self._end)
         elif not has_started(pod):
             self._plan(pod, "start", float(annotations.get(START_AFTER, 0)), self._start)
         elif RUN in annotations:
