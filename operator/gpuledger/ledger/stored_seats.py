@@ -7,6 +7,7 @@ nobody has in memory any more is *vacated*: it leaves with the next share that i
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
@@ -32,7 +33,7 @@ class StoredSeats:
         self._entries = entries  # card UUID -> its line
         self._seats = seats
         self._cards: dict[str, set[str]] = {}  # UID of a seat -> UUIDs of the cards that list it
-        self._of_owner: dict[str, set[str]] = {}  # UID of an owner -> those of its seats that are listed
+        self._of_owner: dict[str, Counter[str]] = {}  # UID of an owner -> UID of a seat -> cards that list it as its
         self._sitting: dict[str, dict[str, set[tuple[str, str]]]] = {}  # owner UID -> member -> pod and card UUID
         self._given_up: BoundedMap[str, None] = BoundedMap(GIVEN_UP_KEPT)  # UIDs of those that were given up here
         self.on_learned = Listeners[[str]]()
@@ -63,10 +64,9 @@ class StoredSeats:
         """
         found = set()
         for uid in self._of_owner.get(owner_uid, ()):
-            listed = self.on_cards(uid)
-            seat = listed[0][1].seat
-            if seat is not None and len(listed) == seat.cards and self.whose(uid) is not None:
-                found.add(seat.member)
+            seats = [seat for _, holder in self.on_cards(uid) if (seat := holder.seat) and seat.owner.uid == owner_uid]
+            if seats and len(seats) == seats[0].cards and self.whose(uid) is not None:
+                found.add(seats[0].member)
         return found
 
     def whose(self, uid: str) -> SeatKey | None:
@@ -84,13 +84,17 @@ class StoredSeats:
         now, uuid = entry.stored_seats, entry.card.uuid
         for uid in before.keys() - now.keys():
             self._cards[uid].discard(uuid)
+            self._index(uid, before[uid], -1)
             key = self._seats.stored_as.get(uid)
             if isinstance(key, GroupSeat) and key in entry.seats:  # no pod of ours has come for it: it was taken back
                 self._seats.give_up(key)
             if not self._cards[uid]:
                 del self._cards[uid]
                 self._given_up.drop(uid)
+        for uid in before.keys() & now.keys():
+            if before[uid].seat != now[uid].seat:
                 self._index(uid, before[uid], -1)
+                self._index(uid, now[uid], 1)
         for uid in now.keys() - before.keys():
             self._cards.setdefault(uid, set()).add(uuid)
             self._index(uid, now[uid], 1)
@@ -99,15 +103,18 @@ class StoredSeats:
                 self._seats.on_vacated(uid)
 
     def _index(self, uid: str, holder: Holder, number: int) -> None:
-        """Put a seat into the index of its owner's, or with -1 take it out."""
+        """Count a seat of a card among its owner's, or with -1 no more.
+
+        Its other cards may say another owner: one that was made anew under its name before all were written.
+        """
         if holder.seat is None:
             return
         owner_uid = holder.seat.owner.uid
-        if number > 0:
-            self._of_owner.setdefault(owner_uid, set()).add(uid)
-            return
-        self._of_owner[owner_uid].discard(uid)
-        if not self._of_owner[owner_uid]:
+        counted = self._of_owner.setdefault(owner_uid, Counter())
+        counted[uid] += number
+        if not counted[uid]:
+            del counted[uid]
+        if not counted:
             del self._of_owner[owner_uid]
 
     def _sit(self, entry: CardEntry, before: Mapping[str, Holder]) -> None:
