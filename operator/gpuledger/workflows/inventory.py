@@ -51,6 +51,7 @@ from gpuledger.placement.policy import FALLBACK, Policy, Preference
 from gpuledger.workflows.confirmations import AWAITS, Confirmations
 from gpuledger.workflows.context import Component
 from gpuledger.workflows.events import AgentChanged, ConfirmationChanged, KubeletChanged
+from gpuledger.workflows.new_cards import NewCards
 from gpuledger.workflows.tasks import KeyedWorker, Throttle
 
 logger = logging.getLogger(__name__)
@@ -343,10 +344,6 @@ class AgentPods(Component):
 NODES_AT_ONCE = 16
 """Nodes whose cards are written at the same time: a cluster that starts up must not flood the API server."""
 
-TIDY_AFTER_S = 30.0
-"""The writes of new cards are made cheaper, one card after the other, when all cards are open or after so long: so a
-cluster whose ledger was lost opens by two writes of each card in place of three."""
-
 MAX_PROBLEMS = 8
 """How many problems of a node are reported one by one: a register can have 1,024 of them."""
 
@@ -372,9 +369,9 @@ class InventoryKeeper(Component):
         self._all_seen = False
         self._gone_early: set[str] = set()  # names of nodes that went before all had been seen
         self._throttle = Throttle()
-        self._untidy: dict[str, None] = {}  # names of new cards whose managers the API server has not forgotten yet
         self._left_out: dict[str, set[str]] = {}  # card UUID -> nodes that report it while another one has it
         self.worker = KeyedWorker(self._sync, NODES_AT_ONCE, self._is_active)
+        self._new_cards = NewCards(self._context, self.worker.idle)
         self._events.on(AgentChanged, lambda event: self.reconsider(event.node_name))
         self._events.on(KubeletChanged, lambda event: self.reconsider(event.node_name))
         self._events.on(ConfirmationChanged, lambda event: self.reconsider(event.node_name))
@@ -597,7 +594,7 @@ class InventoryKeeper(Component):
         if entry is None or not entry.stored:
             try:
                 created = await self._store.create_allocation(new_allocation(card))
-                self._tidy_later(card.object_name)
+                self._new_cards.add(card.object_name)
                 self.confirmations.created(card)
                 self._ledger.load(stored_card(created))
             except Conflict:  # it exists: memory is behind, or a watch wrongly showed it as gone
@@ -611,23 +608,6 @@ class InventoryKeeper(Component):
             self._ledger.load(stored_card(stored))
         if self._was_healthy.pop(card.uuid, card.healthy) != card.healthy:
             self._tell_holders(card)
-
-    def _tidy_later(self, name: str) -> None:
-        if not self._untidy:
-            self._tasks.start(self._tidy(), "make the writes of new cards cheaper")
-        self._untidy[name] = None
-
-    async def _tidy(self) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(TIDY_AFTER_S):
-                await self.worker.idle()
-        while self._untidy and self._is_active():
-            card = await self._store.forget_managers(name := next(iter(self._untidy)))
-            if card is not None:
-                self._counts.cards_written.inc()
-                self._ledger.load(stored_card(card))
-            del self._untidy[name]
-        self._untidy.clear()  # another operator is active by now: what is left costs a little more
 
     def _tell_holders(self, card: Card) -> None:
         """Post an Event to the pods on a card: its fault, or its recovery."""

@@ -20,8 +20,8 @@ from gpuledger.kube_api.writes import NO_MANAGERS
 from gpuledger.model.card import Amounts, Card
 from gpuledger.model.errors import NotFound, ShareRefused, Unreachable
 from gpuledger.model.share import Holder
-from gpuledger.workflows.inventory import TIDY_AFTER_S
 from gpuledger.workflows.leadership import Leadership
+from gpuledger.workflows.new_cards import LONGEST_WAIT_S
 
 CARDS = cards_of("node-a", 2)
 CARD, SECOND = CARDS
@@ -79,7 +79,7 @@ async def test_an_operator_that_is_not_active_any_more_leaves_the_lists_of_manag
     await settle()
     parts.leadership.observe({"spec": {"holderIdentity": "other_0e6f4c"}}, gone=False)
     answer.set()
-    await asyncio.sleep(10 * TIDY_AFTER_S)
+    await asyncio.sleep(10 * LONGEST_WAIT_S)
     assert len(api.called(Operation.REPLACE_CARD)) == 1
 
 
