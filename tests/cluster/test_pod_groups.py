@@ -117,6 +117,24 @@ def test_a_group_that_fits_starts_and_one_that_does_not_keeps_nothing(cluster: C
     cluster.check_consistent()
 
 
+def test_volcanos_controller_is_told_that_it_may_make_pods_and_when_all_run(cluster: Cluster) -> None:
+    """It makes the pods of a Job when its PodGroup is Inqueue."""
+
+    def said(name: str) -> Json:
+        return dict(cluster.request("GET", f"{groups(VOLCANO)}/{name}").get("status") or {})
+
+    cluster.add_nodes(1, gpus=3)
+    with cluster.other_settings(volcano_pod_group_status=True):
+        create_group(cluster, VOLCANO, "job", 3)
+        cluster.wait(lambda: said("job").get("phase") == "Inqueue", "pods may be made")
+        pods = members(VOLCANO, "job", 3)
+        cluster.create(*pods)
+        cluster.wait_bound(*names(pods))
+        cluster.wait(lambda: said("job") == {"phase": "Running", "running": 3, "succeeded": 0}, "all run")
+        cluster.delete("job-0")
+        cluster.wait(lambda: said("job") == {"phase": "Inqueue", "running": 2, "succeeded": 0}, "one is missing")
+
+
 def test_two_labels_of_koordinators_need_no_group(cluster: Cluster) -> None:
     cluster.add_nodes(1, gpus=3)
     pods = [pod(f"light-{number}", {COUNT: 1}) for number in range(3)]

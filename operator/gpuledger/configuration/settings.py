@@ -207,6 +207,11 @@ class Settings:
         "Whether admission writes gpuledger.dev/managed, which no node lists, on pods with cards: autoscalers neither "
         "evict these pods nor add nodes for them.",
     )
+    volcano_pod_group_status: bool = option(
+        False,
+        "Whether the operator writes the status of Volcano's PodGroups, in place of Volcano's scheduler: Volcano's "
+        "controller makes a Job's pods when that says so. Not beside that scheduler.",
+    )
     keep_nodes_in_use: bool = option(
         False, "Whether nodes with pods on their cards carry the annotations by which autoscalers keep a node."
     )

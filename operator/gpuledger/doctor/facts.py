@@ -75,6 +75,7 @@ OPERATOR = (
     *_each("list watch", "resourcequotas"),
     *_each("patch", "resourcequotas/status"),
     *(each for words in PODGROUPS for each in _each("list watch", words.plural, words.api_group)),
+    *_each("patch", "podgroups", "scheduling.volcano.sh"),
     *(each for kind in KUEUES for each in _each("get list watch", kind, KUEUE)),
     *_each("patch", "workloads/status", KUEUE),
     *_each("patch", "admissionchecks/status", KUEUE),

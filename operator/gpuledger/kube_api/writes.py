@@ -18,7 +18,16 @@ from gpuledger.formats.custom_resource.usage import records_of
 from gpuledger.formats.kubernetes.other import eviction, in_good_order
 from gpuledger.formats.kubernetes.workload import GROUP, OWNER_LABEL
 from gpuledger.kube_api.client import KubeClient, Page
-from gpuledger.kube_api.reads import ALLOCATIONS, NODES, RESOURCE_SLICES, KubeReads, claims_in, pods_in, quotas_in
+from gpuledger.kube_api.reads import (
+    ALLOCATIONS,
+    NODES,
+    RESOURCE_SLICES,
+    KubeReads,
+    claims_in,
+    groups_of,
+    pods_in,
+    quotas_in,
+)
 from gpuledger.model.errors import ApiError, Conflict, EvictionForbidden, Unreachable
 from gpuledger.model.json_object import Json
 from gpuledger.model.share import Pod
@@ -193,6 +202,15 @@ class KubeWrites:
         """Set some amounts of a node's capacity that no other client should write. Raises NotFound."""
         change = {"status": {"capacity": dict(amounts), "allocatable": dict(amounts)}}
         await self._client.request("PATCH", f"{NODES}/{name}/status", change, content_type=MERGE_PATCH)
+
+    async def set_group_status(self, namespace: str, name: str, uid: str, status: Json) -> Json:
+        """Write fields of the status of Volcano's PodGroup. Raises Conflict if it is another one by now.
+
+        In the definition of Volcano 1.15 the status is a part of the object like others, and has no path of its own.
+        """
+        path = groups_of("scheduling.volcano.sh", "v1beta1", f"namespaces/{namespace}/podgroups/{name}")
+        change = {"metadata": {"uid": uid}, "status": status}
+        return await self._client.request("PATCH", path, change, content_type=MERGE_PATCH)
 
     async def set_quota_used(self, namespace: str, name: str, uid: str, used: Mapping[str, str]) -> None:
         """Set what the status of a ResourceQuota says is used of some keys, leaving those of others.

@@ -18,6 +18,7 @@ from gpuledger.workflows.explain.explain import CheckMessages, Explainer, WhyWai
 from gpuledger.workflows.explain.nodes import NodeReasons
 from gpuledger.workflows.failures import FailedCards
 from gpuledger.workflows.gangs.gangs import Gangs
+from gpuledger.workflows.gangs.volcano_status import VolcanoStatus
 from gpuledger.workflows.growth.demand import WhoWaits
 from gpuledger.workflows.growth.growth import GrowthParts
 from gpuledger.workflows.idle_shares import IdleShares
@@ -136,7 +137,7 @@ def connect(c: Context) -> Workflows:
         *(claims.book, turns, lives, learner, gangs.members, queues.pods, releaser, starts, conditions),
         *(failures, conflicts, placer, placer.costly, preemption, preemption.executor, PodWarner(c), quotas, refused),
         *(seats.takers, ahead, queues.nodes, *growth.followers, inventory, ends, adopter, seats.store),
-        *(reservations.status, NodeKeeper(c, may_write), *accounting.followers),
+        *(reservations.status, NodeKeeper(c, may_write), VolcanoStatus(c, gangs, may_write), *accounting.followers),
     )
     observer = ClusterObserver(c, followers, inventory, adopter, starts, placer, waiting, gangs.members)
     return Workflows(

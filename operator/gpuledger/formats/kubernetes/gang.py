@@ -11,11 +11,12 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from enum import StrEnum
 
 from gpuledger.formats.quantity import whole_number
 from gpuledger.model.errors import BadInput
 from gpuledger.model.gang import MOST_MEMBERS, Gang, GangName, GangWay, PodGroup
-from gpuledger.model.json_object import JsonMapping, Path, at, controller_of
+from gpuledger.model.json_object import Json, JsonMapping, Path, at, controller_of
 
 GANG_LABEL = "gpuledger.dev/gang"
 """On pods: the name of their gang, which is one of their namespace."""
@@ -306,6 +307,49 @@ NAME_LENGTH = 253
 
 TOGETHER = "PodGroup"
 """Kubernetes 1.36's word for what is a key, `all`, from 1.37 on."""
+
+
+class GroupPhase(StrEnum):
+    """Of a PodGroup of Volcano, those that are written here.
+
+    Source: https://github.com/volcano-sh/apis/blob/master/pkg/apis/scheduling/v1beta1/types.go
+    """
+
+    INQUEUE = "Inqueue"
+    """Its pods may be made. Volcano's controller makes none of a Job before."""
+    RUNNING = "Running"
+    """As many pods have a node as start together."""
+    COMPLETED = "Completed"
+    """All of these have done their work."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStatus:
+    """What a PodGroup of Volcano says of its pods."""
+
+    phase: str = ""
+    running: int = 0
+    succeeded: int = 0
+
+    @classmethod
+    def of(cls, group: JsonMapping) -> GroupStatus:
+        """Read it; what can't be read is as if it were absent."""
+        status = group.get("status")
+        said = status if isinstance(status, Mapping) else {}
+        running, succeeded = (n if type(n) is int else 0 for n in (said.get("running"), said.get("succeeded")))
+        return cls(str(said.get("phase") or ""), running, succeeded)
+
+    @classmethod
+    def by_pods(cls, minimum: int, running: int, succeeded: int) -> GroupStatus:
+        """Return what a group should say of which so many pods have a node, or have done their work."""
+        phase = GroupPhase.INQUEUE
+        if running + succeeded >= max(1, minimum):
+            phase = GroupPhase.RUNNING if running else GroupPhase.COMPLETED
+        return cls(phase.value, running, succeeded)
+
+    def as_json(self) -> Json:
+        """Return the fields of `status`; the conditions are Volcano's."""
+        return {"phase": self.phase, "running": self.running, "succeeded": self.succeeded}
 
 
 def name_of(group: JsonMapping, words: GroupWords) -> GangName:

@@ -66,8 +66,11 @@ class PodGroups:
         self._unread = {words.way: NOT_READ_YET for words in PODGROUPS}  # why a kind is not known; not those that are
         self.named = {words.way: asyncio.Event() for words in PODGROUPS}
         """Set when a pod has named one of a kind."""
+        self._followed: set[GangWay] = set()  # also without a pod that names one
         self.on_change = Listeners[[GangName]]()
         """Called with the gang of a PodGroup that has come, has changed, or is gone."""
+        self.on_object = Listeners[[GangName, Json]]()
+        """Called with each PodGroup as it was seen."""
         self.on_read = Listeners[[GangWay]]()
         """Called when it becomes known of a whole kind that it can be read, or can't."""
 
@@ -84,6 +87,19 @@ class PodGroups:
         text = f"{words.kind} {name} of {words.api_group} "
         return PodGroup(0, problem=text + (f"is not known: {why}" if why else "does not exist"))
 
+    def follow(self, way: GangWay) -> None:
+        """Read a kind whether a pod names it or not."""
+        self._followed.add(way)
+        self.named[way].set()
+
+    def is_followed(self, way: GangWay) -> bool:
+        """Return whether a kind is read, whatever pods name."""
+        return way in self._followed
+
+    def knows(self, name: GangName) -> bool:
+        """Return whether an object of that name is there."""
+        return name in self._known
+
     def observe(self, words: GroupWords, group: Json, gone: bool) -> None:
         """Observe a PodGroup. An invalid one is counted, and its pods wait with its problem as their reason."""
         name, uid = name_of(group, words), str(group["metadata"].get("uid"))
@@ -96,6 +112,7 @@ class PodGroups:
             said = PodGroup(0, problem=str(error))
         before = self._known.get(name)
         self._known[name] = _Known(uid, said)
+        self.on_object(name, group)
         if before is not None and before.group == said:
             return
         if said.problem:
@@ -122,7 +139,7 @@ class PodGroups:
                 partial(self.observe, words),
                 partial(self.listing, words),
                 wanted=self.named[words.way],
-                is_wanted=partial(is_named, words.way),
+                is_wanted=partial(lambda way: self.is_followed(way) or is_named(way), words.way),
                 can_not_be_read=partial(self.can_not_be_read, words),
             )
             for words in PODGROUPS
@@ -337,6 +354,8 @@ class Members(Component):
         """Called with the UID of a pod that is seen to be of a gang."""
         self.on_bound = Listeners[[GangState]]()
         """Called with the gang of a member that is seen bound."""
+        self.on_done = Listeners[[GangState]]()
+        """Called with the gang of a member that is seen to have done its work."""
         self.on_left = Listeners[[str, GangState]]()
         """Called with the UID and the gang of a bound member that is gone, or has failed."""
         self.on_minimum = Listeners[[GangState]]()
@@ -486,7 +505,8 @@ class Members(Component):
         if gang is None or is_finished(pod):
             self.forget_bound(uid, pod)
             if gang is not None and request is not None and has_succeeded(pod):
-                self._joined(uid, gang.name).has_succeeded(uid, controller_uid(pod))
+                (state := self._joined(uid, gang.name)).has_succeeded(uid, controller_uid(pod))
+                self.on_done(state)
             return
         state = self._joined(uid, gang.name)
         if request is not None:
