@@ -192,9 +192,12 @@ def test_a_command_that_is_interrupted_keeps_no_places(cluster: PreemptingCluste
     node = cluster.add_nodes(1, gpus=1)[0]
     cluster.deploy("web", TENTH, 1, LOW)
     cluster.wait_placed("web", 1)
-    process = plugin.start("move", "--empty", f"node/{node.name}")
-    cluster.wait(lambda: bool(cluster.request("GET", RESERVATIONS)["items"]), "a place is being looked for")
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=30)
+    with plugin.start("move", "--empty", f"node/{node.name}") as process:
+        try:
+            cluster.wait(lambda: bool(cluster.request("GET", RESERVATIONS)["items"]), "a place is being looked for")
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=60)
+        finally:
+            process.kill()  # one that goes on would make another test fail
     assert process.returncode != 0
     assert cluster.request("GET", RESERVATIONS)["items"] == []
