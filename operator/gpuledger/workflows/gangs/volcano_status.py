@@ -142,6 +142,12 @@ class VolcanoStatus(Component):
             logger.error("the status of PodGroups of Volcano can't be written: %s", error)
             await asyncio.sleep(DENIED_PAUSE_S)
             raise
-        if self._seen.get(name) is seen:
-            seen.status = GroupStatus.of(written)
+        if self._seen.get(name) is not seen:
+            return
+        seen.status = GroupStatus.of(written)
+        if seen.status == wanted:
             self._look(name)
+        else:  # such as by a definition with a path of its own for the status
+            logger.error(
+                "PodGroup %s of Volcano does not take its status: is the definition that of Volcano 1.15?", name
+            )

@@ -36,6 +36,7 @@ class Scene:
         self.objects: dict[str, Json] = {}
         self.written: list[tuple[str, Json]] = []
         self.errors: list[Exception] = []
+        self.takes = True
         monkeypatch.setattr(self.parts.api.store, "set_group_status", self._write)
 
     async def begin(self) -> None:
@@ -59,6 +60,8 @@ class Scene:
             raise self.errors.pop(0)
         assert uid == self.objects[name]["metadata"]["uid"]
         self.written.append((name, status))
+        if not self.takes:
+            return self.objects[name]
         self.objects[name] = {**self.objects[name], "status": {**self.objects[name]["status"], **status}}
         self.groups.observe(VOLCANO, self.objects[name], False)
         return self.objects[name]
@@ -120,6 +123,16 @@ async def test_a_group_that_cannot_be_written_stops_nothing(scene: Scene, error:
     scene.show("job", 2)
     await settle()
     assert [name for name, _ in scene.written] == ["job"]
+
+
+async def test_a_definition_that_takes_no_status_is_not_asked_over_and_over(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    scene.takes = False
+    scene.show("job", 2)
+    await asyncio.sleep(600)
+    assert len(scene.written) == 1
+    assert "PodGroup default/job of Volcano does not take its status" in caplog.text
 
 
 async def test_without_permission_it_tries_again_later(scene: Scene) -> None:
