@@ -300,6 +300,7 @@ OWN = {
     "update resourceclaims.resource.k8s.io/binding": "ResourceClaim",
     "patch workloads.kueue.x-k8s.io/status": "Kueue's workloads",
     "patch admissionchecks.kueue.x-k8s.io/status": "AdmissionCheck",
+    "patch podgroups.scheduling.volcano.sh": "any PodGroup of `scheduling.volcano.sh`",
     "patch podgroups.scheduling.k8s.io/status": "PodGroup",
     "update podgroups.scheduling.k8s.io/status": "PodGroup",
     "create events": "Events",

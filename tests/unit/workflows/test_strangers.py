@@ -514,6 +514,7 @@ async def test_fifty_nodes_with_two_hundred_such_pods(api: ApiServer) -> None:
     assert set(cluster.phases().values()) == {CardPhase.UNACCOUNTED}
     names = [node["metadata"]["name"] for node in nodes]
     assert cluster.why_not("new", *names) == NO_SUCH_CARD
+    await asyncio.sleep(1)  # the lists of the cards' managers go
     quiet = len(api.writes())
     await cluster.parts.observer.resync()
     await cluster.later()

@@ -3,6 +3,7 @@
 The rows are those of HAMi's FAQ and of the folders of its examples, by their names and amounts.
 """
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -338,6 +339,7 @@ async def test_cards_of_a_capacity_have_names_of_their_own_on_each_node_and_the_
     await a_cluster(api, *nodes)
     names = [f"{node}-cambricon-mlu-{index}" for node in ("node-a", "node-b") for index in (0, 1)]
     assert sorted(api.cards) == names
+    await asyncio.sleep(1)  # their lists of managers go
     writes = len(api.writes())
     again = an_operator(api)
     for node in nodes:
