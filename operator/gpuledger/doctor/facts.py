@@ -16,7 +16,7 @@ from gpuledger.formats.custom_resource.reservation import PLURAL as RESERVATIONS
 from gpuledger.formats.custom_resource.stored_card import GROUP, PLURAL
 from gpuledger.formats.custom_resource.usage import PLURAL as USAGES
 from gpuledger.formats.dialects.vocabulary import Dialects
-from gpuledger.formats.kubernetes.gang import PODGROUPS
+from gpuledger.formats.kubernetes.gang import PODGROUPS, VOLCANO
 from gpuledger.formats.kubernetes.other import LEASE_NAME, LEASE_NAMESPACE
 from gpuledger.formats.kubernetes.pod import scheduler_says
 from gpuledger.model.json_object import Json
@@ -75,7 +75,7 @@ OPERATOR = (
     *_each("list watch", "resourcequotas"),
     *_each("patch", "resourcequotas/status"),
     *(each for words in PODGROUPS for each in _each("list watch", words.plural, words.api_group)),
-    *_each("patch", "podgroups", "scheduling.volcano.sh"),
+    *_each("patch", VOLCANO.plural, VOLCANO.api_group),
     *(each for kind in KUEUES for each in _each("get list watch", kind, KUEUE)),
     *_each("patch", "workloads/status", KUEUE),
     *_each("patch", "admissionchecks/status", KUEUE),

@@ -15,6 +15,7 @@ from gpuledger.formats.custom_resource.reservation import PLURAL
 from gpuledger.formats.custom_resource.stored_card import API_VERSION
 from gpuledger.formats.custom_resource.usage import PLURAL as USAGE_PLURAL
 from gpuledger.formats.custom_resource.usage import records_of
+from gpuledger.formats.kubernetes.gang import VOLCANO
 from gpuledger.formats.kubernetes.other import eviction, in_good_order
 from gpuledger.formats.kubernetes.workload import GROUP, OWNER_LABEL
 from gpuledger.kube_api.client import KubeClient, Page
@@ -208,7 +209,7 @@ class KubeWrites:
 
         In the definition of Volcano 1.15 the status is a part of the object like others, and has no path of its own.
         """
-        path = groups_of("scheduling.volcano.sh", "v1beta1", f"namespaces/{namespace}/podgroups/{name}")
+        path = groups_of(VOLCANO.api_group, VOLCANO.versions[0], f"namespaces/{namespace}/{VOLCANO.plural}/{name}")
         change = {"metadata": {"uid": uid}, "status": status}
         return await self._client.request("PATCH", path, change, content_type=MERGE_PATCH)
 

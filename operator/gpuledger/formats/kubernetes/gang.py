@@ -149,6 +149,8 @@ PODGROUPS = (
 
 OF_WAY = {words.way: words for words in PODGROUPS}
 
+VOLCANO = OF_WAY[GangWay.VOLCANO]
+
 NAMING_LABELS = (GANG_LABEL, *(place[-1] for words in PODGROUPS for place in words.named_at if place[:-1] == LABELS))
 """All labels that name a gang."""
 
